@@ -1,9 +1,9 @@
-"""Is the shipped policy what training gives, and how good is one trained on the paper's costs?
+"""Is the shipped policy what training gives, and what is each part of the training worth?
 
 Trains the shipped policy from nothing as ``make policy`` does (timed, and compared with the shipped
-file), makes the policies that stand beside it under the paper's calibration, and those of
-simulators fitted from a ledger. Part of ``make bench-long`` alone. What the shares are of is said
-in `benchmarks.policy`.
+file), and beside it imitation alone, PPO alone, and a network that sees the tables without what was
+measured; all are compared on the kept-out families of `benchmarks.policy`. At last the policies of
+simulators fitted from a ledger. Part of ``make bench-long`` alone.
 """
 
 from __future__ import annotations
@@ -11,40 +11,33 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks.policy import (
-    MEASURED,
-    MODELLED,
-    OURS,
-    above_without_cards,
-    differences_of,
-    moved,
-    say,
-    share_figure,
-)
+from benchmarks.policy import say
+from ecorl.bench import policy_families as families
 from ecorl.bench import policy_runs as runs
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target
-from ecorl.policy.evaluation.evaluate import FilePolicy
-from ecorl.policy.planners.heuristics import lookahead_deferring
+from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
+from ecorl.policy.evaluation.pools import LEARNING
 from ecorl.policy.training.train import NetworkPolicy, TrainingPlan
+from ecorl.records import Provenance
 from ecorl.scheduler.learned import PolicyFile
 
-DEFERRING = "lookahead_deferring"
-UNSHIPPED = "a network that this benchmark trains for it, not the shipped one"
+MEASURED, MODELLED = Provenance.MEASURED, Provenance.MODELLED
+
+EXTENT = replace(families.FULL, n_scenarios=24, families=LEARNING)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     quick = options.quick
-    n_seeds = 2 if quick else 10
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-policy-") as name:
         folder = Path(name)
-        figures = _rebuilt(folder, quick)
-        paper, config = _paper(folder, quick, n_seeds)
-        figures += [*paper, *_fitted(folder, quick)]
-    return {"n_seeds": n_seeds, **config}, figures
+        figures, arms = _trained(folder, quick)
+        ablations, config = _ablations(arms, quick)
+        figures += [*ablations, *_fitted(folder, quick)]
+    return config, figures
 
 
 def _short(plan: TrainingPlan, quick: bool) -> TrainingPlan:
@@ -54,59 +47,43 @@ def _short(plan: TrainingPlan, quick: bool) -> TrainingPlan:
     return replace(plan, n_scenarios=8, n_iterations=20, n_rounds=1, n_epochs=2, ppo_steps=steps)
 
 
-def _rebuilt(folder: Path, quick: bool) -> list[Figure]:
-    """The shipped policy from nothing: time, and whether it is the same."""
-    plan = _short(runs.SHIPPED_PLAN, quick)
-    again = runs.trained(plan, folder / "shipped", say)
+def _trained(folder: Path, quick: bool) -> tuple[list[Figure], dict[str, SimPolicy]]:
+    """The shipped policy from nothing, whether it is the same, and those that lack a part."""
+    again = runs.trained(_short(runs.SHIPPED_PLAN, quick), folder / "shipped", say)
     rebuilt = runs.saved(again.made, folder / "rebuilt.onnx")
     gap = runs.difference(rebuilt, FilePolicy(PolicyFile()))
+    alone = runs.trained(_short(runs.PPO_PLAN, quick), folder / "ppo", say)
+    blind = runs.trained(_short(runs.UNMEASURED_PLAN, quick), folder / "unmeasured", say)
+    assert again.made.imitated is not None  # the plan imitates
+    arms: dict[str, SimPolicy] = {
+        families.OURS: rebuilt,
+        "imitation_only": NetworkPolicy(again.made.imitated.arrays()),
+        "ppo_only": NetworkPolicy(alone.made.network.arrays()),
+        "without_measured": NetworkPolicy(blind.made.network.arrays()),
+    }
     note = "from nothing to the shipped policy on this machine, two worker processes"
     return [
         Figure("train.seconds", again.time_s, "s", MEASURED, {"n": 1},
                Target(high=900.0), note),
         Figure("policy.rebuilt_difference", gap, "1", MEASURED, target=Target(high=0.0),
                note="largest difference of logits, rebuilt against shipped policy"),
-    ]  # fmt: skip
+    ], arms  # fmt: skip
 
 
-def _paper(folder: Path, quick: bool, n_seeds: int) -> tuple[list[Figure], dict[str, object]]:
-    made = runs.trained(_short(runs.PAPER_PLAN, quick), folder / "paper", say)
-    alone = runs.trained(_short(runs.PPO_PLAN, quick), folder / "ppo", say)
-    assert made.made.imitated is not None  # the plan imitates
-    policies = {
-        OURS: runs.saved(made.made, folder / "paper.onnx"),
-        "imitation_only": NetworkPolicy(made.made.imitated.arrays()),
-        "ppo_only": NetworkPolicy(alone.made.network.arrays()),
-        DEFERRING: lookahead_deferring,
-    }
-    scenarios = runs.kept_out_paper(2 if quick else 12)
-    found = runs.compared(scenarios, policies, n_seeds, say)
-    whose = f"paper calibration; {UNSHIPPED}"
-    figures = [
-        share_figure("policy.causal_share_paper", found.hard(), "planner", 0.98, whose),
-        share_figure("policy.dp_share_paper", found.hard(), "dp", 0.95, whose),
-        above_without_cards("paper", found.results, whose),
-    ]
-    for name in ("imitation_only", "ppo_only", "threshold", "static", "lookahead", DEFERRING,
-                 "algorithm1", "edi", "edi_queue", "random", "planner"):  # fmt: skip
-        note = "share of the dynamic programme, paper calibration"
-        figures.append(share_figure(f"policy.{name}_share", found.hard(), "dp", None, note, name))
-    hard = list(found.hard())[: 1 if quick else 4]
-    for n_gpus, scaled in runs.scaled([r.scenario for r in hard]).items():
-        # At 32 GPUs they are the scenarios themselves.
-        results = hard if n_gpus == 32 else moved(scaled, policies[OURS], n_seeds)
-        figures.append(
-            share_figure(f"policy.causal_share_n{n_gpus}", results, "planner", 0.97,
-                   f"paper calibration on {n_gpus} GPUs, without retraining; {UNSHIPPED}",
-                   counts="hard" if n_gpus == 32 else "valued", n_drawn=len(scaled))
-        )  # fmt: skip
-    config: dict[str, object] = {
-        "paper": found.as_dict(),
-        "paper_differences": differences_of(found),
-        "paper_train_s": round(made.time_s, 1),
-        "ppo_train_s": round(alone.time_s, 1),
-    }
-    return figures, config
+def _ablations(arms: dict[str, SimPolicy], quick: bool) -> tuple[list[Figure], dict[str, object]]:
+    extent = families.QUICK if quick else EXTENT
+    figures: list[Figure] = []
+    found = families.compared(extent, arms, say)
+    for family, comparison in found.items():
+        for name in arms:
+            if name == families.OURS:
+                continue
+            gain = comparison.gain(families.OURS, name)
+            note = f"Eq. 7 an iteration of the whole training less that of {name}, {family}"
+            id = f"policy.gain_over_{name}_{family}"
+            figures.append(Figure(id, gain.mean, "1", MODELLED, asdict(gain), note=note))
+    config: dict[str, object] = {"extent": asdict(extent)}
+    return figures, config | {name: comparison.as_dict() for name, comparison in found.items()}
 
 
 def _fitted(folder: Path, quick: bool) -> list[Figure]:

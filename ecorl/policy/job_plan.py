@@ -312,7 +312,7 @@ def _without_cards(idle: PlanRow, scenario: Scenario) -> PlanRow:
 
 
 def _row(name: str, trace: Trace, policy: SimPolicy) -> PlanRow:
-    score, energy_j, time_s, bubble_s = play(Simulation(trace), policy)
+    score, energy_j, time_s, bubble_s, _ = play(Simulation(trace), policy)
     n = trace.n_iterations
     tokens = float((trace.n_rows * trace.length).sum(axis=0).mean())
     mean_j = float(energy_j.mean())

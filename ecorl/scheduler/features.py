@@ -3,7 +3,9 @@
 Eq. 6 has two numbers a GPU, 72 at N = 32, so a network that reads it fits one cluster
 (`ecorl.scheduler.state` computes it). Here power and utilisation enter by mean and spread, and
 times and energies in units of the iteration that only uses the GPUs, so that one network serves any
-cluster. What the cost model predicts of the actions is part of the input.
+cluster. What the cost model predicts of the actions is part of the input, at the level of what has
+been measured so far; and so is what that rests on: how far the readings are from the tables, how
+many there are, how they scatter, and how old they are.
 
 `features` is a pure function on floats or arrays. The simulator and a run build its arguments by
 the same functions (`ecorl.scheduler.iteration_costs`), so the network sees in a run what it saw in
@@ -12,11 +14,11 @@ training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from ecorl.records import Stage
+from ecorl.scheduler.measured import UNREAD, Readings
 from ecorl.stages import (
     CONCURRENT,
     FPGA,
@@ -42,8 +44,20 @@ SCORE_WORDS = (
 ).replace("%", " %")
 """What `objective` is, for whom has not read the paper."""
 
-SCHEMA = "ecorl.features/1"
+SCHEMA = "ecorl.features/2"
 """Name of this form of input; a policy file names the form that it was trained on."""
+
+COUNT_MIDDLE = 4.0
+"""Readings that the network sees as half of what can be known. Invented."""
+AGE_UNIT = 20.0
+"""Batches after which a reading is a unit old for the network. Invented."""
+
+READ_STAGE = {
+    stage: Stage.REWARD if stage is Stage.GENERATION else Stage.REFERENCE
+    for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN)
+} | {stage: stage for stage in (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)}
+"""The stage whose readings are seen: one that does not leave the GPUs itself is decided by those of
+one that does, before or after it."""
 
 _INFERENCE = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
 _PLACE = {stage: i for i, stage in enumerate(_INFERENCE)}
@@ -65,11 +79,13 @@ NAMES = (
     "may_a2", "may_a3",
     "power_mean", "power_spread", "utilisation_mean", "utilisation_spread",
     "queue_batches", "backlog", "pending", "bubble", "deferred",
-    "row_length", "log_rows", "share_0", "share_1", "share_2", "share_3",
+    "row_length", "log_rows",
     "gpu_time", "card_time", "gpu_energy", "card_energy", "idle_power",
     "later_gpu_time", "later_card_time", "forward", "training", "generation", "critic_training",
     "slack", "streaming", "off_policy", "can_stream", "can_early", "can_defer",
-    "cards_up", "speed", "heat", "slow", "late_work",
+    "cards_up", "speed", "heat", "slow", "late_work", "asleep", "stale", "due",
+    "gpu_ratio", "gpu_j_ratio", "gpu_spread", "gpu_count", "gpu_age",
+    "card_ratio", "card_j_ratio", "card_spread", "card_count", "card_age",
     "gain_a2", "gain_a3", "gain_both",
 )  # fmt: skip
 """Names of the numbers, in order."""
@@ -77,7 +93,10 @@ NAMES = (
 N_FEATURES = len(NAMES)
 
 
-_SIGNED = ("slack", "heat", "gain_a2", "gain_a3", "gain_both")
+_SIGNED = (
+    "slack", "heat", "gpu_ratio", "gpu_j_ratio", "card_ratio", "card_j_ratio", "gain_a2", "gain_a3",
+    "gain_both",
+)  # fmt: skip
 
 LOW = tuple(-2.0 if name in _SIGNED else 0.0 for name in NAMES)
 HIGH = tuple(2.0 if name in _SIGNED else 4.0 for name in NAMES)
@@ -89,19 +108,20 @@ class Observed(NamedTuple):
 
     Attributes:
         row_length: mean tokens of a row, prompt and completion.
-        shares: tasks of the batch's prompts, four shares; the mix where they are not known.
         power_mean, power_spread: mean and standard deviation over GPUs of power over TDP.
         utilisation_mean, utilisation_spread: of utilisation.
         log_rows: completions of the batch, logarithm to base 2.
+        on_gpu, on_card: what has been measured of the stage (`READ_STAGE`) on either path.
     """
 
     row_length: Number
-    shares: Sequence[Number]
     power_mean: Number
     power_spread: Number
     utilisation_mean: Number
     utilisation_spread: Number
     log_rows: Number
+    on_gpu: Readings = UNREAD
+    on_card: Readings = UNREAD
 
 
 def objective(
@@ -177,7 +197,6 @@ def features(
         carry.deferred_s * per_s,
         seen.row_length / 2048.0,
         0.1 * seen.log_rows,
-        *seen.shares,
         stage_s * per_s,
         card_s * per_s,
         stage_j * per_j,
@@ -192,7 +211,23 @@ def features(
         (done_s - (t_s + later_s + work.forward_s)) * per_s,
         *_conditions(carry, work, rules),
         work.late_arriving_s * per_s,
+        carry.asleep,
+        work.stale,
+        carry.due_s * per_s,
+        *_read(seen.on_gpu),
+        *_read(seen.on_card),
         *_gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops),
+    )
+
+
+def _read(readings: Readings) -> tuple[Number, ...]:
+    """Return what was measured on a path: ``ratio`` to ``age`` in `NAMES`."""
+    return (
+        readings.ratio - 1.0,
+        readings.j_ratio - 1.0,
+        4.0 * readings.spread,
+        readings.count / (readings.count + COUNT_MIDDLE),
+        readings.age / AGE_UNIT,
     )
 
 

@@ -33,9 +33,9 @@ from ecorl.records import (
     Stage,
     weakest,
 )
-from ecorl.scheduler.features import Observed, features
+from ecorl.scheduler.features import READ_STAGE, Observed, features
 from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection
-from ecorl.scheduler.iteration_costs import REST_C, USUAL_SHARES, iteration_before
+from ecorl.scheduler.iteration_costs import REST_C, iteration_before
 from ecorl.scheduler.policies import Proposal, RunSetting
 from ecorl.scheduler.policy_file import (
     META_NAMES,
@@ -217,14 +217,16 @@ class DecisionView:
         state = self.state
         power_mean, power_spread = _mean_and_spread(state.gpu_power_share)
         used_mean, used_spread = _mean_and_spread(state.gpu_utilisation)
+        on_gpu, on_card = self.table.readings(READ_STAGE[state.stage])
         seen = Observed(
             row_length=state.work.mean_length,
-            shares=USUAL_SHARES,
             power_mean=power_mean,
             power_spread=power_spread,
             utilisation_mean=used_mean,
             utilisation_spread=used_spread,
             log_rows=self.table.log_rows,
+            on_gpu=on_gpu,
+            on_card=on_card,
         )
         return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
 

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.sim.env import OBSERVATION_HIGH, OBSERVATION_LOW, clipped
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import N_STAGES, Simulation
+from ecorl.sim.simulation import N_STAGES, Simulation, View
 from ecorl.sim.trace import draw_trace
 
 Float32 = npt.NDArray[np.float32]
@@ -49,18 +49,25 @@ class BatchedEnv(VecEnv):
         draw: the scenarios of each round of episodes.
         n_envs: episodes side by side.
         seed: of all chance.
+        view: what is known of costs.
         stagger: start the first round at different iterations, so that a batch of experience is
             not always from the same part of an episode.
     """
 
     def __init__(
-        self, draw: DrawMany, n_envs: int, seed: int = 0, *, stagger: bool = False
+        self,
+        draw: DrawMany,
+        n_envs: int,
+        seed: int = 0,
+        *,
+        stagger: bool = False,
+        view: View = View.MEASURED,
     ) -> None:
         box = gymnasium.spaces.Box(OBSERVATION_LOW, OBSERVATION_HIGH, (N_FEATURES,), np.float32)
         self.render_mode = None
         super().__init__(n_envs, box, gymnasium.spaces.Discrete(3))
         self._draw, self._rng = draw, np.random.default_rng(seed)
-        self._stagger = stagger
+        self._stagger, self._view = stagger, view
         self._actions: npt.NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
         self._scores = np.zeros(n_envs)
         self._no_info: list[dict[str, Any]] = [{} for _ in range(n_envs)]
@@ -76,7 +83,7 @@ class BatchedEnv(VecEnv):
     def reset(self) -> Float32:
         """Draw a round of episodes."""
         trace = draw_trace(self._draw(self._rng, self.num_envs), self._rng)
-        self._simulation = Simulation(trace)
+        self._simulation = Simulation(trace, view=self._view)
         self._scores[:] = 0.0
         self._seen, self._may = observe(self._simulation)
         if self._stagger:

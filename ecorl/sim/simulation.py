@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ecorl.records import Stage
-from ecorl.scheduler.features import Observed, features, objective
+from ecorl.scheduler.features import READ_STAGE, Observed, features, objective
+from ecorl.scheduler.measured import UNREAD
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.beliefs import Beliefs
 from ecorl.sim.factors import CARD_PLACE, GPU_PLACE, N_TIMES
@@ -92,7 +93,7 @@ class Simulation:
         self.rules = rules_of(trace.scenarios if index is None else [trace.scenarios[index]])
         if index is not None:
             self.rules = _scalars(self.rules)
-        self._pick: Any = slice(None) if index is None else index
+        self.pick: Any = slice(None) if index is None else index
         self._lags = np.array([s.divergence.report_lag for s in trace.scenarios])
         if index is not None:
             self._lags = self._lags[index]
@@ -275,7 +276,7 @@ class Simulation:
     def _open_iteration(self) -> None:
         if self.done:
             return
-        k = (self.iteration, self._pick)
+        k = (self.iteration, self.pick)
         trace, number = self.trace, (lambda x: x) if self.index is None else float
         self.actual, self.expected = work_at(trace.actual, k), work_at(trace.expected, k)
         if trace.diverged is not None:
@@ -305,7 +306,7 @@ class Simulation:
 
     def _measure(self) -> None:
         """Read what the stages of the iteration took."""
-        diverged, k = self.trace.diverged, (slice(None), self.iteration, self._pick)
+        diverged, k = self.trace.diverged, (slice(None), self.iteration, self.pick)
         assert diverged is not None  # the caller has looked
         used = np.zeros((N_TIMES, *np.shape(self.actual.generation_s)))
         for stage, allowed in zip(STAGES, self._allowed, strict=True):
@@ -321,48 +322,67 @@ class Simulation:
         self.beliefs.read(used, time, diverged.power[k] * reading[N_TIMES:])
 
     def _observed(self, row_length: Number) -> Observed:
-        k = (self.iteration, self._pick)
+        k = (self.iteration, self.pick)
         noise = self.trace.noise[k]
         share = _POWER_SHARE[self.stage]
         n_rows = self.trace.n_rows[k]
-        shares = self.trace.shares[k]
+        on_gpu, on_card = UNREAD, UNREAD
+        if self.trace.diverged is not None and self.view is not View.NOMINAL:
+            on_gpu, on_card = self.beliefs.readings(READ_STAGE[self.stage])
         log = np.log2 if self.index is None else math.log2
         return Observed(
             row_length=row_length,
-            shares=tuple(shares[..., i] for i in range(shares.shape[-1])),
             power_mean=share + 0.03 * noise[..., 0],
             power_spread=(0.04 + 0.01 * noise[..., 1]) * self._several,
             utilisation_mean=share + 0.05 * noise[..., 2],
             utilisation_spread=(0.05 + 0.01 * noise[..., 3]) * self._several,
             log_rows=log(n_rows),
+            on_gpu=on_gpu,
+            on_card=on_card,
         )
 
 
-def play(simulation: Simulation, policy: Any) -> tuple[Float64, Float64, Float64, Float64]:
+class Played(NamedTuple):
+    """Sums over episodes that were played, ``[n] float64`` each.
+
+    Attributes:
+        score: Eq. 7 against the iterations that leave the cards idle.
+        energy_j: energy, J.
+        time_s: time, s.
+        bubble_s: time in which the GPUs stood still, s.
+        score_alone: Eq. 7 against the same GPUs in a machine without cards.
+    """
+
+    score: Float64
+    energy_j: Float64
+    time_s: Float64
+    bubble_s: Float64
+    score_alone: Float64
+
+
+def play(simulation: Simulation, policy: Any) -> Played:
     """Play an episode to its end.
 
     Args:
         simulation: at its start.
         policy: called with the simulation; returns the action's code, one an episode.
-
-    Returns:
-        Eq. 7, energy (J), time (s) and bubble (s), each summed over the episode, ``[n] float64``.
     """
-    score: Number = 0.0
-    energy_j: Number = 0.0
-    time_s: Number = 0.0
-    bubble_s: Number = 0.0
+    sums: list[Number] = [0.0] * len(Played._fields)
+    trace, pick = simulation.trace, simulation.pick
     while not simulation.done:
-        score = score + simulation.step(policy(simulation))
+        k = (simulation.iteration, pick)
+        sums[0] = sums[0] + simulation.step(policy(simulation))
         if simulation.place == 0:
-            assert simulation.totals is not None
-            energy_j = energy_j + simulation.totals.energy_j
-            time_s = time_s + simulation.totals.time_s
-            bubble_s = bubble_s + simulation.totals.bubble_s
-    made = [
-        np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (score, energy_j, time_s, bubble_s)
-    ]
-    return made[0], made[1], made[2], made[3]
+            totals = simulation.totals
+            assert totals is not None
+            sums[1] = sums[1] + totals.energy_j
+            sums[2] = sums[2] + totals.time_s
+            sums[3] = sums[3] + totals.bubble_s
+            sums[4] = sums[4] + objective(
+                totals.booked_s, totals.booked_j, totals.bubble_s,
+                trace.gpu_only_s[k], trace.without_cards_j[k],
+            )  # fmt: skip
+    return Played._make(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in sums)
 
 
 def rules_of(scenarios: Any) -> Rules:

@@ -34,9 +34,12 @@ class TrainFamily(StrEnum):
 class CompareFamily(StrEnum):
     """Scenarios to compare on."""
 
-    ROOFLINE = "roofline"
+    REAL_PAIRS = "real_pairs"
+    MIXED = "mixed"
+    WRONG_TABLES = "wrong_tables"
+    DRIFT = "drift"
     PAPER = "paper"
-    OOD = "ood"
+    HYPOTHETICAL = "hypothetical"
 
 
 class ExplainedStage(StrEnum):
@@ -56,8 +59,8 @@ _FamilyToTrain = Annotated[
     TrainFamily | None,
     typer.Option(
         show_default="roofline",
-        help="Scenarios to train on: drawn from the device profiles (roofline), or "
-        "with the figures that the EcoRL-Sched paper prints (paper).",
+        help="Scenarios to train on: of every family, most of them from the device profiles "
+        "(roofline), or with the figures that the EcoRL-Sched paper prints alone (paper).",
     ),
 ]
 _CalibrationToTrain = Annotated[
@@ -165,11 +168,12 @@ def evaluate(
     family: Annotated[
         CompareFamily,
         typer.Option(
-            help="Scenarios: from the device profiles (roofline), with the paper's "
-            "figures (paper), or on a GPU and a model size that no training saw "
-            "(ood)."
+            help="Scenarios: pairs of devices that are bought (real_pairs), clusters of two "
+            "kinds whose cost tables are right (mixed), wrong (wrong_tables) or wrong and "
+            "drifting (drift), with the paper's figures (paper), or on cards at the limit of "
+            "their silicon (hypothetical)."
         ),
-    ] = CompareFamily.ROOFLINE,
+    ] = CompareFamily.DRIFT,
     calibration: Annotated[
         Path | None,
         typer.Option(

@@ -13,7 +13,6 @@ from ecorl.records import Algorithm, Stage
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.batched import observe
-from ecorl.sim.families import with_card_of
 from ecorl.sim.scenario import Limits, Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace, select
@@ -30,10 +29,6 @@ MOST_QUEUE = 9.5
 
 _STEADY = 1e7
 """Concentration of the tasks at which every batch is the mix."""
-
-_TIME_SHARE, _ENERGY_RATIO = 0.08, 0.3
-"""The reference cards do reward and reference in 8 % of the GPU-only iteration, with a third of the
-GPUs' energy for them. Hypothetical: with real U55C the picture would be a1 everywhere."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +55,12 @@ def reference_scenario(family: str) -> Scenario:
     )
     if family == "paper":
         return replace(base, calibration="paper", sizes={Stage.GENERATION: "70b"})
-    # A small policy with a large reward model: scoring is worth a decision.
+    # A small policy with a large reward model, and a second device that is worth a decision.
     sizes = dict.fromkeys(Stage, "1b") | {Stage.REWARD: "8b"}
-    base = replace(
-        base, algorithm=Algorithm.GRPO, sizes=sizes, n_gpus=8, n_rows=512,
-        limits=Limits(8.0, 2048.0, 0.0),
+    return replace(
+        base, algorithm=Algorithm.GRPO, sizes=sizes, gpu="a100_sxm", n_gpus=4, card="l4",
+        n_cards=8, n_rows=512,
     )  # fmt: skip
-    made = with_card_of(base, _TIME_SHARE, _ENERGY_RATIO)
-    assert made is not None  # these models fit 8 GPUs
-    return made
 
 
 def choices(file: PolicyFile, scenario: Scenario) -> Choices:

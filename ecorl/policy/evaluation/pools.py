@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from ecorl.errors import ConfigError, PhysicalBoundError
+from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibration import Calibration
-from ecorl.sim.families import SHIFTS, paper_scenarios, roofline_scenarios
+from ecorl.sim.families import (
+    drift_scenarios,
+    hypothetical_scenarios,
+    mixed_scenarios,
+    paper_scenarios,
+    real_pairs,
+    wrong_table_scenarios,
+)
 from ecorl.sim.scenario import Scenario
 
 KEPT_OUT_SEED = 9_001
@@ -54,15 +61,23 @@ def _varied(base: Scenario, rng: np.random.Generator, name: str) -> Scenario:
     )
 
 
+FAMILIES = ("real_pairs", "mixed", "wrong_tables", "drift", "paper", "hypothetical")
+"""Families of scenarios that policies are compared on, beside those of a calibrated run."""
+LEARNING = ("wrong_tables", "drift")
+"""Those of them in which there is something to learn by measuring."""
+
+
 def kept_out(
     family: str, n: int, *, n_iterations: int = 200, calibration: Calibration | None = None
 ) -> list[Scenario]:
     """Scenarios to compare policies on; no training draws them.
 
+    Each family but the paper's holds pairs of devices that are bought; `real_pairs` are nothing
+    else.
+
     Args:
-        family: ``roofline`` (the GPU and model size that training never sees), ``paper`` (the
-            harder ones), ``ood`` (those of ``roofline``, shifted in four ways), ``fitted``.
-        n: scenarios.
+        family: one of `FAMILIES`, or ``fitted``.
+        n: scenarios; of `real_pairs` at most as many as there are.
         n_iterations: of an episode.
         calibration: of the run, for ``fitted``.
 
@@ -75,27 +90,19 @@ def kept_out(
         drawn = variations(calibration.scenario(), n + 1, KEPT_OUT_SEED)[1:]
     elif family == "paper":
         drawn = paper_scenarios(KEPT_OUT_SEED, n, harder=True, name="paper")
-    elif family == "roofline":
-        drawn = roofline_scenarios(KEPT_OUT_SEED, n, held_out=True)
-    elif family == "ood":
-        drawn = _shifted(n)
+    elif family == "real_pairs":
+        drawn = real_pairs()[:n]
+    elif family in _DRAWS:
+        drawn = _DRAWS[family](KEPT_OUT_SEED, n, held_out=True)
     else:
-        raise ConfigError("family", family, "one of ['roofline', 'paper', 'ood', 'fitted']")
+        raise ConfigError("family", family, f"one of {[*FAMILIES, 'fitted']}")
     # A comparison plays in worker processes, which a read-only mapping cannot be sent to.
     return [replace(s, n_iterations=n_iterations, sizes=dict(s.sizes)) for s in drawn]
 
 
-def _shifted(n: int) -> list[Scenario]:
-    """Every shift of one scenario after the other, less those that cannot be priced."""
-    found: list[Scenario] = []
-    for base in roofline_scenarios(KEPT_OUT_SEED, n, held_out=True):
-        for shift in SHIFTS.values():
-            shifted = shift(base)
-            try:
-                _ = shifted.table
-            except (ConfigError, PhysicalBoundError):
-                continue
-            found.append(shifted)
-        if len(found) >= n:
-            break
-    return found[:n]
+_DRAWS = {
+    "mixed": mixed_scenarios,
+    "wrong_tables": wrong_table_scenarios,
+    "drift": drift_scenarios,
+    "hypothetical": hypothetical_scenarios,
+}

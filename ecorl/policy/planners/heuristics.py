@@ -1,7 +1,7 @@
 """Policies without training, on a batched simulation: baselines of the comparison.
 
 Each is called with the simulation and returns one action code an episode. What the guards refuse
-goes to the GPU, as for every policy.
+goes to the GPU, as for every policy. What it knows of costs is the simulation's view.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from ecorl.policy.planners.search import Codes, lookahead
 from ecorl.records import Stage
+from ecorl.scheduler.features import NAMES
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import Trace
@@ -30,9 +31,19 @@ SEQUENCES = tuple(
 )
 """The 216 distinct sequences of an iteration, codes in the order of the stages."""
 
-THRESHOLD_LENGTHS = (512.0, 1024.0, 1536.0, 2048.0, 3072.0, 4096.0, 1e9)
-THRESHOLD_WAITS = (0.0, 0.25, 1.0, 4.0, 1e9)
+THRESHOLD_LENGTHS = (0.0, 128.0, 256.0, 512.0, 1024.0, 1536.0, 2048.0, 4096.0, 1e9)
+"""Tokens; 0 is never."""
+THRESHOLD_WAITS = (0.0, 0.25, 1.0, 1e9)
 """Queue in units of this job's own work on the cards, reward and reference together."""
+
+PROBES = (0, 10, 30)
+"""Iterations after which a look-ahead by measured costs tries the cards again; 0 is never."""
+
+
+def always_concurrent(simulation: Simulation) -> Codes:
+    """a3 for reward and reference, a1 for the rest."""
+    code = CONCURRENT if simulation.stage in FROZEN else GPU
+    return np.full(simulation.trace.n, code, dtype=np.int64)
 
 
 def always_gpu(simulation: Simulation) -> Codes:
@@ -92,7 +103,7 @@ class ThresholdBaseline:
             return np.broadcast_to(codes.astype(np.int64), (simulation.trace.n,))
         if simulation.stage is Stage.ACTOR_TRAIN:
             return CONCURRENT * np.asarray(_waits(simulation), dtype=np.int64)
-        work, carry = simulation.known_work(), simulation.carry
+        work, carry = simulation.known_work(), simulation.known_carry()
         own_s = (work.card_s[0] + work.card_s[1]) / carry.speed
         wait_s = np.maximum(0.0, carry.base_s - carry.t_s)
         short = simulation.row_length() <= self.max_length
@@ -103,10 +114,11 @@ def algorithm1(simulation: Simulation) -> Codes:
     """The paper's Algorithm 1 with a policy that always asks for a3: lines 2 to 10."""
     if simulation.stage not in FROZEN:
         return CONCURRENT * np.asarray(_waits(simulation), dtype=np.int64)
+    carry = simulation.known_carry()
     done_s, card_s = card_done_s(
-        simulation.stage, simulation.carry, simulation.known_work(), 1.0, simulation.ops
+        simulation.stage, carry, simulation.known_work(), 1.0, simulation.ops
     )
-    queue = np.maximum(0.0, done_s - simulation.carry.t_s - card_s)
+    queue = np.maximum(0.0, done_s - carry.t_s - card_s)
     short = simulation.row_length() <= PAPER_L_MAX
     return CONCURRENT * np.asarray(short & (queue < PAPER_Q_MAX * card_s), dtype=np.int64)
 
@@ -119,6 +131,48 @@ def lookahead_deferring(simulation: Simulation) -> Codes:
     if simulation.stage is Stage.CRITIC_TRAIN:
         return np.full(simulation.trace.n, CONCURRENT, dtype=np.int64)
     return lookahead(simulation)
+
+
+class MeasuredLookahead:
+    """The look-ahead over costs at the level of what was measured, which tries the cards again.
+
+    Args:
+        probe: iterations without a reading of the cards after which reward and reference are sent
+            once, whatever the look-ahead says; 0: never. ``[n]`` or one.
+        defer: whether the critic's step is put off wherever that may be, ``[n]`` or one.
+    """
+
+    def __init__(self, probe: Float64 | float = 0.0, defer: Float64 | float = 0.0) -> None:
+        self.probe, self.defer = probe, defer
+
+    def __call__(self, simulation: Simulation) -> Codes:
+        """The best sequence's first action, or a3 to read the cards."""
+        codes = lookahead(simulation)
+        if simulation.stage is Stage.CRITIC_TRAIN:
+            return np.asarray(np.where(np.asarray(self.defer) > 0.0, CONCURRENT, codes))
+        if simulation.stage not in FROZEN:
+            return codes
+        _, on_card = simulation.beliefs.readings(simulation.stage)
+        # Without any reading the age is that of the job.
+        age = np.where(on_card.count > 0.0, on_card.age, simulation.iteration)
+        probe = np.asarray(self.probe)
+        due = (probe > 0.0) & (age >= probe) & (codes == GPU)
+        return np.asarray(np.where(due, CONCURRENT, codes))
+
+
+_GAINS = (NAMES.index("gain_a2"), NAMES.index("gain_a3"))
+
+
+def gain_greedy(simulation: Simulation) -> Codes:
+    """The action of the greatest gain among the inputs of a learned policy, a1 without one."""
+    state, may = simulation.observation()
+    gains = [np.broadcast_to(0.0, simulation.trace.n)]
+    for allowed, place in zip(may, _GAINS, strict=True):
+        gain = np.broadcast_to(state[place], simulation.trace.n)
+        gains.append(np.where(np.asarray(allowed) > 0.0, gain, -np.inf))
+    # Between equal gains a1, then a3, which is never the slower.
+    picked = np.argmax(np.stack([gains[0], gains[2], gains[1]]), axis=0)
+    return np.asarray(np.array([GPU, CONCURRENT, FPGA])[picked])
 
 
 def edi_greedy(simulation: Simulation) -> Codes:
@@ -134,7 +188,7 @@ def edi_queue(simulation: Simulation) -> Codes:
 def _by_edi(simulation: Simulation, *, count_wait: bool) -> Codes:
     if simulation.stage not in FROZEN:
         return CONCURRENT * np.asarray(_waits(simulation), dtype=np.int64)
-    work, carry = simulation.known_work(), simulation.carry
+    work, carry = simulation.known_work(), simulation.known_carry()
     place = FROZEN.index(simulation.stage)
     done_s, card_s = card_done_s(simulation.stage, carry, work, 1.0, simulation.ops)
     card_j = work.card_active_w * card_s
@@ -148,28 +202,52 @@ def _waits(simulation: Simulation) -> Codes:
     if simulation.stage is not Stage.ACTOR_TRAIN:
         return np.zeros(simulation.trace.n, dtype=np.int64)
     work = simulation.known_work()
-    wait_s = simulation.carry.pending_s - simulation.carry.t_s
+    carry = simulation.known_carry()
+    wait_s = carry.pending_s - carry.t_s
     return np.asarray(wait_s > work.early_s, dtype=np.int64)
 
 
-def best_static(trace: Trace) -> Codes:
-    """The best of the 216 sequences for each scenario of some tuning episodes, ``[n, 6]``.
+def best_static(trace: Trace, groups: Codes | None = None) -> Codes:
+    """The best of the 216 sequences for each group of some tuning episodes, ``[n, 6]``.
 
-    Episodes of one scenario (the same object) are tuned together.
+    Args:
+        trace: the episodes.
+        groups: ``[n] int64``: episodes of one number are tuned together; None: those of one
+            scenario (the same object).
     """
     n = trace.n
     scores = np.stack([play(Simulation(trace), StaticBaseline(s))[0] for s in _distinct(trace)])
-    means = _mean_by_scenario(trace, scores)
+    means = _mean_by_group(trace, groups, scores)
     sequences = np.array(_distinct(trace), dtype=np.int64)
     return np.asarray(sequences[np.argmax(means, axis=0)].reshape(n, 6))
 
 
-def best_threshold(trace: Trace) -> ThresholdBaseline:
-    """The best thresholds for each scenario of some tuning episodes."""
+def best_threshold(trace: Trace, groups: Codes | None = None) -> ThresholdBaseline:
+    """The best thresholds for each group of some tuning episodes.
+
+    Args:
+        trace: the episodes.
+        groups: ``[n] int64``: episodes of one number are tuned together; None: those of one
+            scenario (the same object).
+    """
     choices = list(product(THRESHOLD_LENGTHS, THRESHOLD_WAITS, (0.0, 1.0)))
     scores = np.stack([play(Simulation(trace), ThresholdBaseline(*c))[0] for c in choices])
-    picked = np.array(choices)[np.argmax(_mean_by_scenario(trace, scores), axis=0)]
+    picked = np.array(choices)[np.argmax(_mean_by_group(trace, groups, scores), axis=0)]
     return ThresholdBaseline(picked[:, 0], picked[:, 1], picked[:, 2])
+
+
+def best_measured(trace: Trace, groups: Codes | None = None) -> MeasuredLookahead:
+    """The best probing and deferral for each group of some tuning episodes.
+
+    Args:
+        trace: the episodes.
+        groups: ``[n] int64``: episodes of one number are tuned together; None: those of one
+            scenario (the same object).
+    """
+    choices = list(product(map(float, PROBES), (0.0, 1.0)))
+    scores = np.stack([play(Simulation(trace), MeasuredLookahead(*c))[0] for c in choices])
+    picked = np.array(choices)[np.argmax(_mean_by_group(trace, groups, scores), axis=0)]
+    return MeasuredLookahead(picked[:, 0], picked[:, 1])
 
 
 def _distinct(trace: Trace) -> list[tuple[int, ...]]:
@@ -182,10 +260,11 @@ def _distinct(trace: Trace) -> list[tuple[int, ...]]:
     return [s for s in SEQUENCES if not any(f and code for f, code in zip(fixed, s, strict=True))]
 
 
-def _mean_by_scenario(trace: Trace, scores: Float64) -> Float64:
-    """Scores ``[m, n]`` with each episode's replaced by the mean over its scenario."""
+def _mean_by_group(trace: Trace, groups: Codes | None, scores: Float64) -> Float64:
+    """Scores ``[m, n]`` with each episode's replaced by the mean over its group."""
+    if groups is None:
+        groups = np.array([id(s) for s in trace.scenarios])
     means = np.empty_like(scores)
-    keys = np.array([id(s) for s in trace.scenarios])
-    for key in np.unique(keys):
-        means[:, keys == key] = scores[:, keys == key].mean(axis=1, keepdims=True)
+    for key in np.unique(groups):
+        means[:, groups == key] = scores[:, groups == key].mean(axis=1, keepdims=True)
     return means

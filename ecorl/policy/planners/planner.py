@@ -10,6 +10,7 @@ ahead with what is known then. Both act under the same guards as every policy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from ecorl.policy.planners.search import Codes, GuardView, Leaves, leaves, look
 from ecorl.policy.planners.values import Grid, grid_for
 from ecorl.records import Stage
 from ecorl.scheduler.tables import Float64
+from ecorl.sim.divergence import EXACT
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation, rules_of
+from ecorl.sim.simulation import Simulation, View, rules_of
 from ecorl.sim.trace import Trace, draw_trace, supposing, work_at
 from ecorl.stages import Between, Carry, Rules, Work, begin
 
@@ -111,11 +113,19 @@ class Planner:
     Args:
         scenarios: of the episodes that it will play, in their order; equal ones are solved once.
         seed: of the sampled iterations.
+        view: whether it plans by the true costs or by those of the tables.
     """
 
     name = "planner"
 
-    def __init__(self, scenarios: Sequence[Scenario], seed: int = 0) -> None:
+    def __init__(
+        self, scenarios: Sequence[Scenario], seed: int = 0, view: View = View.TRUE
+    ) -> None:
+        if view is View.NOMINAL:
+            # Equal scenarios must stay one object, since each is solved once.
+            exact = {id(s): replace(s, divergence=EXACT) for s in scenarios}
+            scenarios = [exact[id(s)] for s in scenarios]
+        self.view = view
         known: dict[int, _Solution] = {}
         self._solutions = []
         self._trace: Trace | None = None
@@ -136,7 +146,10 @@ class Planner:
         contexts = self._contexts(simulation)
         if simulation.trace is not self._trace:
             self._trace = simulation.trace
-            self._supposed = [(w, supposing(self._trace, d)) for d, w in DEVIATIONS]
+            by_tables = self.view is View.NOMINAL
+            self._supposed = [
+                (w, supposing(self._trace, d, by_tables=by_tables)) for d, w in DEVIATIONS
+            ]
 
         def future(after: Between) -> Float64:
             worth = np.empty(np.shape(after.backlog_s))
@@ -147,7 +160,7 @@ class Planner:
 
         k = simulation.iteration
         supposed = [(w, work_at(work, k)) for w, work in self._supposed]
-        return look(simulation, future, supposed)
+        return look(simulation, future, supposed, self.view)
 
     def _contexts(self, simulation: Simulation) -> Codes:
         k = simulation.iteration

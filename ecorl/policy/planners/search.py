@@ -15,7 +15,7 @@ import numpy as np
 from ecorl.records import Stage
 from ecorl.scheduler.features import objective
 from ecorl.scheduler.tables import Float64
-from ecorl.sim.simulation import STAGES, Simulation
+from ecorl.sim.simulation import STAGES, Simulation, View
 from ecorl.stages import (
     BATCH,
     CONCURRENT,
@@ -191,6 +191,7 @@ def look(
     simulation: Simulation,
     future: Future | None = None,
     supposed: Sequence[tuple[float, Work]] = (),
+    view: View | None = None,
 ) -> tuple[Codes, Float64]:
     """Look ahead from where a batched simulation stands, by what a causal policy knows.
 
@@ -202,6 +203,8 @@ def look(
         simulation: with arrays.
         future: worth of what the iteration leaves behind; None: nothing.
         supposed: weights and costs of the lengths that the batch may have; none: as expected.
+        view: where its knowledge of costs comes from; None: as the simulation's, by which the
+            guards judge in any case.
 
     Returns:
         As `best`.
@@ -213,8 +216,8 @@ def look(
     judged = GuardView(simulation.known_carry(), simulation.known_work(), row_length)
     for _, work in cases:
         found = leaves(
-            simulation.stage, simulation.known_carry(work), simulation.known_work(work),
-            simulation.rules, row_length, judged,
+            simulation.stage, simulation.known_carry(work, view),
+            simulation.known_work(work, view), simulation.rules, row_length, judged,
         )  # fmt: skip
         actions = found.actions
         values.append(found.score if future is None else found.score + future(found.after))

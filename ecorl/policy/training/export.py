@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ecorl.files import write_whole
-from ecorl.policy.training.network import HIDDEN, N_ACTIONS, Float32, PolicyNetwork
+from ecorl.policy.training.network import HIDDEN, N_ACTIONS, N_GAINS, Float32, PolicyNetwork
 from ecorl.scheduler.features import NAMES, SCHEMA
 from ecorl.scheduler.learned import META_NAMES, META_RECORD, META_SCHEMA
 
@@ -35,10 +35,15 @@ def to_onnx(network: PolicyNetwork, record: Mapping[str, object]) -> onnx.ModelP
     """
     weights = network.arrays()
     tensors: dict[str, Float32] = {}
+    places: dict[str, npt.NDArray[np.int64]] = {}
     nodes = []
 
     def constant(name: str, value: npt.NDArray[Any]) -> str:
         tensors[name] = np.ascontiguousarray(value, dtype=np.float32)
+        return name
+
+    def constant_int(name: str, value: int) -> str:
+        places[name] = np.array([value], dtype=np.int64)
         return name
 
     def add(operator: str, inputs: list[str], output: str, **attributes: object) -> str:
@@ -58,6 +63,10 @@ def to_onnx(network: PolicyNetwork, record: Mapping[str, object]) -> onnx.ModelP
         offset = constant(f"o{i}", weights[f"trunk.norms.{i}.bias"])
         x = add("LayerNormalization", [x, scale, offset], f"norm{i}", axis=-1, epsilon=1e-5)
         x = add("Relu", [x], f"hidden{i}")
+    # The gains pass by the hidden layers.
+    ends = [constant_int("gains_from", -N_GAINS), constant_int("gains_to", len(NAMES))]
+    gains = add("Slice", ["clipped", *ends, constant_int("gains_axis", 1)], "gains")
+    x = add("Concat", [x, gains], "hidden_and_gains", axis=1)
     head, bias = weights["head.weight"], weights["head.bias"]
     add("Gemm", [x, constant("w_head", head.T), constant("b_head", bias)], "logits")
     graph = helper.make_graph(
@@ -65,7 +74,7 @@ def to_onnx(network: PolicyNetwork, record: Mapping[str, object]) -> onnx.ModelP
         "scheduler",
         [helper.make_tensor_value_info("state", TensorProto.FLOAT, ["n", len(NAMES)])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", N_ACTIONS])],
-        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+        [numpy_helper.from_array(value, name) for name, value in (tensors | places).items()],
     )
     model = helper.make_model(
         graph, producer_name="ecorl", opset_imports=[helper.make_opsetid("", _OPSET)]

@@ -2,15 +2,21 @@
 
 The planner's look-ahead prices all three actions, so the loss is the expected regret of the
 network's choice rather than a count of mismatches: two actions that are as good may be confused,
-one that hurts may not. States are gathered in rounds; from the second on the network itself plays
-(DAgger), so that it learns what to do where its own mistakes lead.
+one that hurts may not. The planner knows the true costs and the network does not: over many jobs
+it learns what they are likely to be, given its readings. States are gathered in rounds; from the
+second on the network itself plays (DAgger), so that it learns what to do where its own mistakes
+lead.
+
+The planner has nothing to find out. What a reading is worth is therefore added: where the cards
+turn out to be better, it is known from then on and used in the iterations that follow
+(`WORTH_OF_READING`); where they do not, one iteration was worse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -22,8 +28,9 @@ from ecorl.policy.training.network import Float32, PolicyNetwork, logits_in_nump
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation
+from ecorl.sim.simulation import Simulation, View
 from ecorl.sim.trace import draw_trace
+from ecorl.stages import FROZEN_STAGES
 
 EXPLORE = 0.05
 """Share of steps with a random action, so that states off the beaten path are seen."""
@@ -31,8 +38,16 @@ EXPLORE = 0.05
 _REGRET_UNIT = 0.01
 """Eq. 7 units that weigh as much as one nat of cross-entropy. An iteration is worth some 0.1."""
 
-_REGRET_CAP = 0.5
+_REGRET_CAP = 1.0
 _ENTROPY_WEIGHT = 0.05
+
+N_JOBS = 3
+"""Jobs of each scenario in a round: each has tables that are wrong in a way of its own."""
+
+WORTH_OF_READING = 6.0
+"""Iterations in which a reading of the cards is used before it has to be taken again."""
+READING_AGE = 15.0
+"""Batches in which a reading loses two thirds of its worth: tenants come and go in as many."""
 
 Arrays = dict[str, Float32]
 Progress = Callable[[str, int, int], None]
@@ -69,15 +84,22 @@ class Teacher:
         scenarios: the pool.
         n_workers: processes.
         seed: of the sampled iterations.
+        view: what the network knows of costs; the planner knows the true ones.
     """
 
-    def __init__(self, scenarios: Sequence[Scenario], n_workers: int = 2, seed: int = 0) -> None:
+    def __init__(
+        self,
+        scenarios: Sequence[Scenario],
+        n_workers: int = 2,
+        seed: int = 0,
+        view: View = View.MEASURED,
+    ) -> None:
         self._parts = [list(scenarios[i::n_workers]) for i in range(n_workers)]
         self._parts = [part for part in self._parts if part]
         context = get_context("fork")
         # One process a part, since each keeps its solved planners.
         self._pools = [
-            ProcessPoolExecutor(1, context, initializer=_prepare, initargs=(part, seed))
+            ProcessPoolExecutor(1, context, initializer=_prepare, initargs=(part, seed, view))
             for part in self._parts
         ]
 
@@ -102,21 +124,45 @@ class Teacher:
 _held: dict[str, object] = {}
 
 
-def _prepare(scenarios: list[Scenario], seed: int) -> None:
+def _prepare(scenarios: list[Scenario], seed: int, view: View) -> None:
     """In a worker: solve the scenarios once."""
     quiet_worker()
-    _held["scenarios"], _held["planner"] = scenarios, Planner(scenarios, seed)
+    _held["view"] = view
+    # What is left to the next iteration is worth about as much whatever the tables' error is.
+    right = [replace(s, divergence=replace(s.divergence, table_error=0.0)) for s in scenarios]
+    _held["scenarios"], _held["planner"] = scenarios, Planner(right * N_JOBS, seed)
 
 
 def _label(arrays: Arrays | None, seed: int) -> Labels:
     scenarios, planner = _held["scenarios"], _held["planner"]
     assert isinstance(scenarios, list)
     assert isinstance(planner, Planner)
-    return label_episodes(scenarios, planner, arrays, seed)
+    view = _held["view"]
+    assert isinstance(view, View)
+    rng = np.random.default_rng([seed, 23])
+    jobs = [job_of(s, rng) for _ in range(N_JOBS) for s in scenarios]
+    return label_episodes(jobs, planner, arrays, seed, view)
+
+
+def job_of(scenario: Scenario, rng: np.random.Generator) -> Scenario:
+    """Return the scenario with tables that are wrong in another way; as it is where they are right.
+
+    Args:
+        scenario: of the pool.
+        rng: source of chance.
+    """
+    if scenario.divergence.table_error <= 0.0:
+        return scenario
+    drawn = replace(scenario.divergence, seed=int(rng.integers(1 << 30)))
+    return replace(scenario, divergence=drawn)
 
 
 def label_episodes(
-    scenarios: Sequence[Scenario], planner: Planner, arrays: Arrays | None, seed: int
+    scenarios: Sequence[Scenario],
+    planner: Planner,
+    arrays: Arrays | None,
+    seed: int,
+    view: View = View.MEASURED,
 ) -> Labels:
     """Play one episode of each scenario and price every state's actions.
 
@@ -125,9 +171,10 @@ def label_episodes(
         planner: for the same scenarios in the same order.
         arrays: weights of the network that plays; None: the planner plays.
         seed: of the episodes.
+        view: what the network knows of costs.
     """
     rng = np.random.default_rng([seed, 3])
-    simulation = Simulation(draw_trace(scenarios, rng))
+    simulation = Simulation(draw_trace(scenarios, rng), view=view)
     states, regrets = [], []
     while not simulation.done:
         seen, may = observe(simulation)
@@ -136,6 +183,7 @@ def label_episodes(
         if choice.any():
             best, worth = planner.look(simulation)
             states.append(seen[choice])
+            worth = worth + _worth_of_reading(simulation, worth)
             regrets.append(_regrets(worth, may)[choice])
             codes = best if arrays is None else permitted_codes(logits_in_numpy(arrays, seen), may)
         wild = rng.random(len(scenarios)) < EXPLORE
@@ -145,6 +193,21 @@ def label_episodes(
         sizes = (N_FEATURES, 3)
         return Labels(*(np.zeros((0, n), dtype=np.float32) for n in sizes))
     return Labels(np.concatenate(states), np.concatenate(regrets))
+
+
+def _worth_of_reading(simulation: Simulation, worth: np.ndarray) -> np.ndarray:
+    """Compute what finding out about the cards is worth beside the iteration, ``[n, 3]``.
+
+    Only what turns out well is used again: so it is the gain over a1, where there is one, times the
+    iterations in which a reading counts and the share in which nothing is known now.
+    """
+    if simulation.trace.diverged is None or simulation.stage not in FROZEN_STAGES:
+        return np.zeros_like(worth)
+    _, on_card = simulation.beliefs.readings(simulation.stage)
+    known = on_card.count / (on_card.count + 1.0) * np.exp(-on_card.age / READING_AGE)
+    gain = np.where(np.isfinite(worth), worth - worth[:, [0]], 0.0)
+    again = WORTH_OF_READING * (1.0 - known)
+    return np.asarray(again[:, None] * np.maximum(gain, 0.0))
 
 
 def _regrets(worth: np.ndarray, may: tuple[np.ndarray, np.ndarray]) -> Float32:

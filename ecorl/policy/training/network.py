@@ -1,5 +1,9 @@
 """The network of the scheduler (paper, section 3.5): 256-128-64, ReLU, layer normalisation.
 
+The gains, which the cost model predicts of the actions and which are the last inputs, pass by the
+hidden layers and reach the logits as well: an untrained network takes the action of the greatest
+gain, and what is learned is where that is wrong.
+
 The normalisation of the input is part of it, so that a policy file takes the state as it is. What
 runs a policy is `ecorl.scheduler.learned`; this module needs torch and is for training.
 """
@@ -20,13 +24,20 @@ Float32 = npt.NDArray[np.float32]
 
 HIDDEN = (256, 128, 64)
 N_ACTIONS = 3
+N_GAINS = 3
+"""Last inputs that pass by the hidden layers: ``gain_a2``, ``gain_a3``, ``gain_both``."""
+WIDTH = HIDDEN[-1] + N_GAINS
+"""Numbers that reach the last layer."""
+
+_GAIN_LOGIT = 20.0
+"""Logit of a gain in the units of the input, at the start: 1.6 for 1 % of Eq. 7."""
 
 _LEAST_SPREAD = 1e-3
 """A number that hardly varies in training must not be blown up where it does."""
 
 
 class Trunk(nn.Module):
-    """Input normalisation and the three hidden layers.
+    """Input normalisation, the three hidden layers, and the gains beside them.
 
     Args:
         n_inputs: numbers of the state.
@@ -54,11 +65,12 @@ class Trunk(nn.Module):
         self.scale.copy_(torch.from_numpy((1.0 / spread).astype(np.float32)))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """``[n, n_inputs]`` to ``[n, 64]``."""
-        x = (torch.clamp(states, self.low, self.high) - self.mean) * self.scale
+        """``[n, n_inputs]`` to ``[n, WIDTH]``."""
+        seen = torch.clamp(states, self.low, self.high)
+        x = (seen - self.mean) * self.scale
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = torch.relu(norm(layer(x)))
-        return x
+        return torch.cat([x, seen[:, -N_GAINS:]], dim=1)
 
 
 class PolicyNetwork(nn.Module):
@@ -71,7 +83,12 @@ class PolicyNetwork(nn.Module):
     def __init__(self, n_inputs: int = N_FEATURES) -> None:
         super().__init__()
         self.trunk = Trunk(n_inputs)
-        self.head = nn.Linear(HIDDEN[-1], N_ACTIONS)
+        self.head = nn.Linear(WIDTH, N_ACTIONS)
+        with torch.no_grad():
+            past = self.head.weight[:, -N_GAINS:]
+            past.zero_()
+            past[1, 0] = _GAIN_LOGIT
+            past[2, 1:] = _GAIN_LOGIT / 2
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """``[n, n_inputs]`` to ``[n, 3]``."""
@@ -92,14 +109,15 @@ class PolicyNetwork(nn.Module):
 
 def logits_in_numpy(arrays: dict[str, Float32], states: Float32) -> Float32:
     """The network in NumPy, ``[n, n_inputs]`` to ``[n, 3]``; for worker processes."""
-    x = np.clip(states, arrays["trunk.low"], arrays["trunk.high"])
-    x = (x - arrays["trunk.mean"]) * arrays["trunk.scale"]
+    seen = np.clip(states, arrays["trunk.low"], arrays["trunk.high"])
+    x = (seen - arrays["trunk.mean"]) * arrays["trunk.scale"]
     for i in range(len(HIDDEN)):
         x = x @ arrays[f"trunk.layers.{i}.weight"].T + arrays[f"trunk.layers.{i}.bias"]
         x = x - x.mean(axis=1, keepdims=True)
         x = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-5)
         x = x * arrays[f"trunk.norms.{i}.weight"] + arrays[f"trunk.norms.{i}.bias"]
         x = np.maximum(x, 0.0)
+    x = np.concatenate([x, seen[:, -N_GAINS:]], axis=1)
     return np.asarray(x @ arrays["head.weight"].T + arrays["head.bias"])
 
 

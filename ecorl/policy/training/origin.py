@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ecorl.scheduler.features import NAMES
 from ecorl.sim.batched import observe
-from ecorl.sim.families import paper_scenarios, roofline_scenarios
+from ecorl.sim.families import paper_scenarios, training_pool
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
@@ -29,19 +29,17 @@ FIGURES = "figures"
 """Key of a policy's record under which the digest stands."""
 
 N_SAMPLED = 32
-"""Scenarios of the sample. Those of ``roofline`` hold each GPU and each model size of the pool, on
-real cards and on scaled ones; their tables take some seconds to compute."""
+"""Scenarios of the sample. Those of ``roofline`` are of every family of the training pool; their
+tables take some seconds to compute."""
 
 _N_ITERATIONS = 6
 _TABLE_DIGITS = 6
 """Significant digits of a cost that count. Processors differ in the last bits of a logarithm, which
 must not make a policy stale; a changed figure moves more than one part in a million."""
 
-_ALWAYS_ALIKE = frozenset(
-    {"card_share", "sleeps", "asleep_w", "wake_s", "stale", "yielding", "timeout_s"}
-)
-"""Figures of `Work` that are the same in every scenario of a pool (``card_share`` is 1, since only
-a run has others; no card of a pool sleeps): no policy has learned anything from them."""
+_OF_RUNS_ALONE = frozenset({"card_share"})
+"""Figures of `Work` that are 1 in every scenario, since only a run has others: no policy has
+learned anything from them."""
 
 _STATE_DECIMALS = 4
 """Decimals of states (limited to about 10) and rewards that count, for the same reason. Both come
@@ -59,8 +57,9 @@ def figures_digest(family: str) -> str | None:
     """
     if family == "fitted":
         return None
-    draw = paper_scenarios if family == "paper" else roofline_scenarios
-    sample = [replace(s, n_iterations=_N_ITERATIONS) for s in draw(0, N_SAMPLED)]
+    draw = paper_scenarios if family == "paper" else training_pool
+    drawn = draw(0, N_SAMPLED)
+    sample = [replace(s, n_iterations=_N_ITERATIONS) for s in drawn]
     found = hashlib.sha256("\n".join(NAMES).encode())
     for part in (*_tables(sample), *_episodes(sample)):
         found.update(part.tobytes())
@@ -118,7 +117,7 @@ def _work(work: Work) -> list[npt.NDArray[np.float64]]:
     """Every figure of some iterations' work, each episode's relative to its greatest."""
     found = []
     for name, figure in zip(work._fields, work, strict=True):
-        if name in _ALWAYS_ALIKE:
+        if name in _OF_RUNS_ALONE:
             continue
         for values in figure if isinstance(figure, tuple) else (figure,):
             greatest = np.abs(values).max(axis=0)

@@ -17,9 +17,10 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from ecorl.files import write_whole
-from ecorl.policy.training.network import HIDDEN, PolicyNetwork, Trunk
+from ecorl.policy.training.network import WIDTH, PolicyNetwork, Trunk
 from ecorl.sim.batched import BatchedEnv, batch_from
 from ecorl.sim.scenario import Scenario
+from ecorl.sim.simulation import View
 
 N_ENVS = 64
 N_STEPS = 60
@@ -39,11 +40,11 @@ class _Extractor(BaseFeaturesExtractor):
     """The three hidden layers as stable-baselines3 wants them."""
 
     def __init__(self, space: gymnasium.spaces.Box) -> None:
-        super().__init__(space, features_dim=HIDDEN[-1])
+        super().__init__(space, features_dim=WIDTH)
         self.trunk = Trunk(int(space.shape[0]))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """``[n, n_inputs]`` to ``[n, 64]``."""
+        """``[n, n_inputs]`` to ``[n, WIDTH]``."""
         made: torch.Tensor = self.trunk(observations)
         return made
 
@@ -83,6 +84,7 @@ def train_ppo(
     start: PolicyNetwork | None = None,
     normalise_by: np.ndarray | None = None,
     seed: int = 0,
+    view: View = View.MEASURED,
     learning_rate: float = 3e-4,
     tensorboard: Path | None = None,
     checkpoint: Path | None = None,
@@ -96,6 +98,7 @@ def train_ppo(
         start: network to go on from; None: from nothing.
         normalise_by: states ``[n, n_features] float32`` for the normalisation of a new network.
         seed: of all chance.
+        view: what the network knows of costs.
         learning_rate: of Adam; the paper's 3e-4 from nothing, less to go on.
         tensorboard: folder for its log; None: nothing is logged.
         checkpoint: file from which to go on, if it is there, and to which the state is written
@@ -106,7 +109,7 @@ def train_ppo(
     Returns:
         The network, and (steps, mean Eq. 7 of an episode) over training.
     """
-    env = _Scaled(batch_from(scenarios), N_ENVS, seed, stagger=True)
+    env = _Scaled(batch_from(scenarios), N_ENVS, seed, stagger=True, view=view)
     model = PPO(
         "MlpPolicy", env, n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS // 4, n_epochs=N_EPOCHS,
         gamma=GAMMA, gae_lambda=0.95, learning_rate=learning_rate, ent_coef=0.0 if start else 0.002,
@@ -129,7 +132,7 @@ def train_ppo(
         for trunk in trunks:
             trunk.normalise_by(normalise_by)
     report = _Report(on_progress)
-    model = _learn(model, scenarios, n_steps, seed, report, checkpoint, tensorboard)
+    model = _learn(model, scenarios, n_steps, seed, report, checkpoint, tensorboard, view)
     policy = model.policy
     trunks = (policy.pi_features_extractor.trunk, policy.vf_features_extractor.trunk)
     network = PolicyNetwork(trunks[0].layers[0].in_features)
@@ -146,6 +149,7 @@ def _learn(
     report: _Report,
     checkpoint: Path | None,
     tensorboard: Path | None,
+    view: View,
 ) -> PPO:
     """Learn in chunks, each of which leaves a checkpoint.
 
@@ -161,7 +165,7 @@ def _learn(
         done, chunk = int(model.num_timesteps), int(state["chunks"])
         report.curve = [(int(n), float(mean)) for n, mean in state["curve"]]
     while done < n_steps:
-        env = _Scaled(batch_from(scenarios), N_ENVS, seed * 1000 + chunk, stagger=True)
+        env = _Scaled(batch_from(scenarios), N_ENVS, seed * 1000 + chunk, stagger=True, view=view)
         model.set_env(env)
         model.set_random_seed(seed * 1000 + chunk)
         model.ep_info_buffer = (

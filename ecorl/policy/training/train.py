@@ -27,9 +27,9 @@ from ecorl.policy.training.origin import FIGURES, figures_digest
 from ecorl.policy.training.ppo import train_ppo
 from ecorl.scheduler.features import SCHEMA
 from ecorl.sim.batched import observe
-from ecorl.sim.families import paper_scenarios, roofline_scenarios
+from ecorl.sim.families import paper_pool, training_pool
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation, play
+from ecorl.sim.simulation import Simulation, View, play
 from ecorl.sim.trace import draw_trace
 
 Family = Literal["roofline", "paper", "fitted"]
@@ -51,17 +51,24 @@ class TrainingPlan:
         n_epochs: passes over the labels after each round; the last round has three times as many.
         ppo_steps: decisions of PPO; 0 leaves it out.
         imitate: False: PPO alone.
+        measured: False: the network sees the tables alone, as if nothing were measured.
         seed: of all chance.
     """
 
     family: Family = "roofline"
     n_scenarios: int = 320
-    n_iterations: int = 100
+    n_iterations: int = 50
     n_rounds: int = 5
     n_epochs: int = 8
     ppo_steps: int = 300_000
     imitate: bool = True
+    measured: bool = True
     seed: int = 0
+
+    @property
+    def view(self) -> View:
+        """What the network knows of costs."""
+        return View.MEASURED if self.measured else View.NOMINAL
 
     def __post_init__(self) -> None:
         checks = (
@@ -97,12 +104,8 @@ class Made:
 
 def pool_of(plan: TrainingPlan) -> list[Scenario]:
     """The training pool of a plan."""
-    if plan.family == "paper":
-        n_hard = plan.n_scenarios // 3
-        drawn = paper_scenarios(plan.seed, plan.n_scenarios - n_hard)
-        drawn += paper_scenarios(plan.seed + 1, n_hard, harder=True, name="hard")
-    else:
-        drawn = roofline_scenarios(plan.seed, plan.n_scenarios)
+    draw = paper_pool if plan.family == "paper" else training_pool
+    drawn = draw(plan.seed, plan.n_scenarios)
     return [replace(s, n_iterations=plan.n_iterations) for s in drawn]
 
 
@@ -136,23 +139,23 @@ def train(
     started = time.monotonic()
     spent = _Spent(folder, started)
     tell = tell or (lambda step, share: None)
-    pool = list(scenarios) if scenarios is not None else pool_of(plan)
-    for scenario in pool:
+    drawn = list(scenarios) if scenarios is not None else pool_of(plan)
+    for scenario in drawn:
         _ = scenario.table  # computed before worker processes start, and only once
     curves: dict[str, Any] = {}
     network, imitated, labels = start or PolicyNetwork(), None, None
     if plan.imitate:
-        network, labels = _imitate(plan, folder, pool, network, tell, n_workers, curves, start)
+        network, labels = _imitate(plan, folder, drawn, network, tell, n_workers, curves, start)
         imitated = PolicyNetwork.from_arrays(network.arrays())
     if plan.ppo_steps:
-        network = _improve(plan, folder, pool, imitated, labels, tell, curves, tensorboard)
+        network = _improve(plan, folder, drawn, imitated, labels, tell, curves, tensorboard)
     if imitated is not None and plan.ppo_steps:
-        network = _better(plan, pool, imitated, network, curves)
+        network = _better(plan, drawn, imitated, network, curves)
     seconds = spent.total()
     record = {
         "ecorl": __version__, "schema": SCHEMA, "plan": asdict(plan), "train_s": round(seconds, 1),
         "n_labels": 0 if labels is None else len(labels), "curves": curves,
-        "scenarios": [s.name for s in pool], "energy_margin": _margin(pool),
+        "scenarios": [s.name for s in drawn], "energy_margin": _margin(drawn),
         FIGURES: figures_digest(plan.family),
     }  # fmt: skip
     save_arrays(folder / NETWORK_FILE, network.arrays())
@@ -206,7 +209,7 @@ def _imitate(
                 found = load_arrays(kept)
                 gathered.append(Labels(found["states"], found["regrets"]))
             else:
-                teacher = teacher or Teacher(pool, n_workers, plan.seed)
+                teacher = teacher or Teacher(pool, n_workers, plan.seed, plan.view)
                 arrays = network.arrays() if i or start is not None else None
                 gathered.append(teacher.label(arrays, plan.seed * 100 + i))
                 newest = gathered[-1]
@@ -255,6 +258,7 @@ def _improve(
         start=imitated,
         normalise_by=_sample_states(pool, plan.seed) if labels is None else labels.states,
         seed=plan.seed,
+        view=plan.view,
         learning_rate=5e-5 if imitated is not None else 3e-4,
         tensorboard=folder / "tensorboard" if tensorboard else None,
         checkpoint=folder / "ppo.zip",
@@ -273,8 +277,8 @@ def _better(
 ) -> PolicyNetwork:
     """The better of two networks on fresh episodes of the pool; the imitated one on a tie."""
     trace = draw_trace(pool, np.random.default_rng([plan.seed, 5]))
-    before = play(Simulation(trace), NetworkPolicy(imitated.arrays()))[0]
-    after = play(Simulation(trace), NetworkPolicy(improved.arrays()))[0]
+    before = play(Simulation(trace, view=plan.view), NetworkPolicy(imitated.arrays()))[0]
+    after = play(Simulation(trace, view=plan.view), NetworkPolicy(improved.arrays()))[0]
     curves["validation"] = {"imitation": float(before.mean()), "ppo": float(after.mean())}
     return improved if after.mean() > before.mean() else imitated
 

@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from ecorl.errors import ConfigError
-from ecorl.policy.training.network import HIDDEN, N_ACTIONS, Float32, PolicyNetwork
+from ecorl.policy.training.network import HIDDEN, N_ACTIONS, WIDTH, Float32, PolicyNetwork
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.learned import PolicyFile
 
@@ -56,7 +56,7 @@ def _layout() -> list[tuple[str, str, bool, tuple[int, ...]]]:
     rows: list[tuple[str, str, bool, tuple[int, ...]]] = [
         ("trunk.low", "low", False, (N_FEATURES,)),
         ("trunk.high", "high", False, (N_FEATURES,)),
-        ("head.weight", "w_head", True, (HIDDEN[-1], N_ACTIONS)),
+        ("head.weight", "w_head", True, (WIDTH, N_ACTIONS)),
         ("head.bias", "b_head", False, (N_ACTIONS,)),
     ]
     n_inputs = N_FEATURES

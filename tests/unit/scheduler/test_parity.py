@@ -24,7 +24,6 @@ from ecorl.records import (
 )
 from ecorl.scheduler import Guards, place
 from ecorl.scheduler.features import N_FEATURES, NAMES
-from ecorl.scheduler.iteration_costs import USUAL_SHARES
 from ecorl.scheduler.learned import DecisionView, LearnedScheduler, PolicyFile
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.run_costs import BatchKind, RunTable, priced, run_rules
@@ -101,8 +100,7 @@ def undisturbed(job, n_others=0, up=True):
 
 def in_training(trace, codes):
     """What the policy sees of a simulation after some actions, and the actions that stood."""
-    usual = np.broadcast_to(np.array(USUAL_SHARES), trace.shares.shape)
-    simulation = Simulation(replace(trace, shares=usual), 0)
+    simulation = Simulation(trace, 0)
     stood = []
     for code in codes:
         may = (1.0, *simulation.permitted())

@@ -109,7 +109,7 @@ def test_the_scenario_is_that_of_the_run(fitted):
 
 def test_the_scenario_can_be_played(fitted):
     trace = draw_trace([fitted.scenario(n_iterations=20)], np.random.default_rng(0))
-    score, energy_j, time_s, bubble_s = play(Simulation(trace, 0), lambda simulation: 2)
+    score, energy_j, time_s, bubble_s, _ = play(Simulation(trace, 0), lambda simulation: 2)
     assert np.isfinite([score, energy_j, time_s, bubble_s]).all()
     assert energy_j > 0 < time_s
 

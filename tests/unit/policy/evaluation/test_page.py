@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
 from ecorl.policy.evaluation.choices import REFUSED, Choices, choices, reference_scenario
-from ecorl.policy.evaluation.evaluate import PolicyComparison, ScenarioResult, Scores
+from ecorl.policy.evaluation.evaluate import RULES, PolicyComparison, ScenarioResult, Scores
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out, variations
 from ecorl.policy.evaluation.summary import counted, rows, sentences
@@ -45,7 +46,7 @@ class Ranked:
 def scores(*per_seed, energy=0.9):
     values = np.array(per_seed, dtype=np.float64)
     ones = np.ones(len(values))
-    return Scores(values, energy * ones, ones, energy * ones)
+    return Scores(values, values - 0.01, energy * ones, ones, energy * ones)
 
 
 def compared(hard=True, gain=0.1):
@@ -60,7 +61,8 @@ def compared(hard=True, gain=0.1):
         "planner": scores(0.95 * gain, 0.97 * gain),
         "dp": scores(gain, gain),
     }
-    result = ScenarioResult(Scenario("s-0"), found)
+    judged = dict.fromkeys(RULES, 0.0) | {"threshold": simple, "planner": 0.96 * gain}
+    result = ScenarioResult(Scenario("s-0"), found, judged)
     return PolicyComparison((result,), tuple(found))
 
 
@@ -224,13 +226,48 @@ def test_variations_keep_the_costs_and_begin_with_the_run():
 
 def test_kept_out_scenarios_are_none_of_training():
     from ecorl.policy.training.train import TrainingPlan, pool_of
-    from ecorl.sim.families import HELD_OUT_GPU
+    from ecorl.sim.families import HELD_OUT_ALGORITHM, HELD_OUT_GPU
 
     ours = {s.length_scale for s in kept_out("paper", 4)}
     assert ours.isdisjoint(s.length_scale for s in pool_of(TrainingPlan("paper", n_scenarios=12)))
-    assert {s.gpu for s in kept_out("roofline", 2, n_iterations=7)} == {HELD_OUT_GPU}
-    shifted = kept_out("ood", 4)
-    assert [s.name.rpartition("-")[2] for s in shifted] == ["longer", "queue", "mix", "half"]
+
+    def devices(scenarios):
+        return [{s.setting.gpu.name, s.setting.card.name} for s in scenarios]
+
+    trained = pool_of(TrainingPlan(n_scenarios=40))
+    assert not any(HELD_OUT_GPU in both for both in devices(trained))
+    assert HELD_OUT_ALGORITHM not in {s.algorithm for s in trained if s.calibration != "paper"}
+    for family in ("mixed", "wrong_tables", "drift"):
+        drawn = kept_out(family, 12, n_iterations=7)
+        assert all(HELD_OUT_GPU in both for both in devices(drawn) if "cpu16" not in both)
+        assert {s.divergence.table_error for s in drawn} == {0.0 if family == "mixed" else 0.3}
+    drifting = kept_out("drift", 12)
+    assert max(s.divergence.growth for s in drifting) > 1.2
+    assert max(s.divergence.growth for s in trained) == 1.0
+
+
+def test_real_pairs_are_devices_that_are_bought():
+    from ecorl.devices import profile_names
+
+    for scenario in kept_out("real_pairs", 99, n_iterations=3):
+        for device in (scenario.setting.gpu, scenario.setting.card):
+            assert device.name in profile_names() or device.name.startswith("cpu")
+        assert np.isfinite(scenario.table.values).all()
+
+
+def test_hypothetical_cards_stay_within_the_silicon_of_their_part():
+    for scenario in kept_out("hypothetical", 8):
+        card = scenario.setting.card
+        part = load_profile(card.name.partition("_")[0])
+        assert card.value("clock_hz") <= part.value("clock_max_hz")
+        assert card.value("n_dsp_used") == part.value("n_dsp")
+        assert card.value("active_w") <= part.value("tdp_w")
+        for key in ("memory_bytes", "memory_bytes_per_s", "link_bytes_per_s"):
+            assert card.value(key) == part.value(key)
+        assert card.title.startswith("hypothetical")
+
+
+def test_what_cannot_be_compared_on_is_refused():
     with pytest.raises(ConfigError, match="one of"):
         kept_out("nonsense", 1)
     with pytest.raises(ConfigError, match="--calibration"):

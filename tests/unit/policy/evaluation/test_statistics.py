@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ecorl.policy.evaluation.evaluate import PolicyComparison, ScenarioResult, Scores
+from ecorl.policy.evaluation.evaluate import RULES, PolicyComparison, ScenarioResult, Scores
 from ecorl.policy.evaluation.statistics import estimate, paired, ratio_values
 from ecorl.sim.scenario import Scenario
 
@@ -75,7 +75,7 @@ def test_a_share_is_as_certain_as_resampled_episodes_say():
 
 def test_shares_of_several_scenarios_and_their_difference():
     def scored(values):
-        return Scores(values, *3 * [np.ones(len(values))])
+        return Scores(values, values, *3 * [np.ones(len(values))])
 
     results = []
     for seed in (1, 2):
@@ -96,3 +96,23 @@ def test_shares_of_several_scenarios_and_their_difference():
     assert difference.significant
     assert found.mean_share("learned", results=[]) is None
     assert found.differences("learned", results=[]) == {}
+
+
+def test_a_gain_over_the_best_rule_is_paired_by_scenario():
+    def scored(values):
+        return Scores(values, values, *3 * [np.ones(len(values))])
+
+    results = []
+    for i in range(6):
+        rules = {name: scored(np.full(3, -0.1)) for name in RULES}
+        best = np.full(3, 0.01 * i)
+        scores = rules | {"static": scored(best), "learned": scored(best + 0.002)}
+        results.append(ScenarioResult(Scenario(f"s-{i}"), scores | {"dp": scored(best + 0.01)}))
+    found = PolicyComparison(tuple(results), tuple(results[0].scores))
+    assert found.best_rule() == "static"
+    gain = found.gain("learned", "static")
+    assert gain.mean == pytest.approx(0.002)
+    assert gain.low == pytest.approx(0.002)
+    energy, time = found.value()
+    assert energy == pytest.approx(np.zeros(6))
+    assert time == pytest.approx(np.zeros(6))

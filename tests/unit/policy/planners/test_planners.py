@@ -23,7 +23,7 @@ from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.planners.search import best, leaves, look, lookahead
 from ecorl.policy.planners.values import grid_for
 from ecorl.records import Stage
-from ecorl.sim.families import paper_scenarios, roofline_scenarios
+from ecorl.sim.families import hypothetical_scenarios, paper_scenarios
 from ecorl.sim.simulation import STAGES, Simulation, play
 from ecorl.stages import BATCH, Between, advance, finish, permitted
 from tests.fakes.scenarios import SCENARIO, draw
@@ -149,7 +149,7 @@ def test_look_prices_every_action_that_may_be_taken():
 
 @pytest.mark.parametrize("held_out", [False, True])
 def test_physical_scenarios_keep_what_training_must_not_see_apart(held_out):
-    for scenario in roofline_scenarios(3, 6, held_out=held_out):
+    for scenario in hypothetical_scenarios(3, 6, held_out=held_out):
         assert (scenario.gpu == "a100_sxm") is held_out
         assert ("3b" in scenario.sizes.values()) is held_out or not held_out
         assert scenario.limits.energy_margin == 0.0
