@@ -17,6 +17,7 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
+from ecorl.runtime.checkpoints import read_state, write_state
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.scheduling.iterations import OpenIterations, new_iteration
 
@@ -78,6 +79,19 @@ def test_times_are_learnt_on_both_paths_where_nobody_meters_energy():
     sums = energy.totals(())
     assert (sums.roles[Stage.REWARD].energy_j, sums.roles[Stage.REWARD].n_missing) == (0.0, 6)
     assert sums.provenance is None
+
+
+def test_a_resumed_run_goes_on_with_the_times(tmp_path):
+    before = RunEnergy(EdiMatrix())
+    for batch in range(2):
+        before.add(executed("card", energy=None), batch=batch)
+    write_state(tmp_path, 2, before.edi_json())
+    resumed = RunEnergy(read_state(tmp_path)[1])
+    for energy in (before, resumed):
+        energy.add(executed("card", energy=None, time_s=2.0), batch=2)
+    (cost,) = resumed.path_costs("gpu", {}, "card", 3)
+    assert (cost.count, cost.n_recent, cost.age) == (3, 2, 1)
+    assert resumed.edi == before.edi
 
 
 def test_a_fault_is_no_time_either():
