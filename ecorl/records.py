@@ -262,13 +262,15 @@ class PathCost:
 
     Attributes:
         time_s_per_token: plain mean of time over output tokens, s.
-        energy_j_per_token: plain mean of energy over output tokens (EDI), J.
+        energy_j_per_token: plain mean of energy over output tokens (EDI), J; None where nobody
+            could meter it.
         count: executions behind both.
-        provenance: of the energy.
+        provenance: of the energy; of the time where there is none.
         role_name: which of the stage's models ran; empty where it has only one.
         recent_s_per_token: recent mean of time over output tokens, s; None before the second
             execution.
-        recent_j_per_token: recent mean of energy over output tokens, J; None likewise.
+        recent_j_per_token: recent mean of energy over output tokens, J; None likewise, and where
+            the energy is not known.
         n_recent: executions behind the recent figures, 0 or more.
         spread: standard deviation of time over output tokens, as a share of its mean; of the
             executions after the first, 0.0 with fewer than two of them.
@@ -282,7 +284,7 @@ class PathCost:
 
     stage: Stage
     time_s_per_token: float
-    energy_j_per_token: float
+    energy_j_per_token: float | None
     count: int
     provenance: Provenance
     role_name: str = ""

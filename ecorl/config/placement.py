@@ -47,6 +47,11 @@ class LookaheadPolicyConfig(Model):
     type: Literal["lookahead"] = "lookahead"
     energy_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of energy, a share")
     time_weight: StrictFloat = Field(0.5, ge=0, le=1, description="weight of time, a share")
+    measured: StrictBool = Field(
+        True,
+        description="whether costs are brought to the level of what the run has measured, of each "
+        "stage on each side from its second execution there on; false: as the profiles say",
+    )
 
     @model_validator(mode="after")
     def _something_counts(self) -> LookaheadPolicyConfig:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from ecorl.edi.cells import CellKey, EdiCell, cell_from, cell_with, mean_cost, refuse_unknown
+from ecorl.edi.cells import EdiCell, cell_from, cell_with, mean_cost
+from ecorl.edi.times import (
+    AnyCell,
+    CellKey,
+    TimeCell,
+    first_time,
+    path_cost,
+    refuse_unknown,
+    time_cell_from,
+    time_per_token,
+    with_time,
+)
 from ecorl.errors import ConfigError, DataError
 from ecorl.records import EdiReading, PathCost, Provenance, Stage
 
 _FORMAT = 3
 """Format 1 had neither models nor variants: its cells are read with both empty. Formats 1 and 2 had
-none of the figures that leave out the first reading: they are read as missing."""
+none of the figures that leave out the first reading: they are read as missing. In format 3 the
+times of readings without energy may be absent: then there were none."""
 _STRENGTH = list(Provenance)
 _STAGES = list(Stage)
 
@@ -55,22 +68,33 @@ class EdiMatrix:
         self.alpha = alpha
         self.n_profiling = n_profiling
         self._cells: dict[CellKey, EdiCell] = {}
+        self._times: dict[CellKey, TimeCell] = {}
 
     def update(self, reading: EdiReading) -> EdiCell | None:
-        """Average a reading into its cell.
+        """Average a reading into its cell; without an energy, its time into those beside them.
 
         Returns:
-            The cell as it stands now, or None when the reading is missing (nothing changes).
+            The cell as it stands now, or None when the reading's energy is missing (no cell
+            changes).
         """
-        new = reading.edi_j_per_token
-        if new is None or not math.isfinite(new) or new < 0:
-            return None
         key = (
             reading.stage, reading.role_name, reading.device, reading.provenance, reading.variant,
         )  # fmt: skip
+        new = reading.edi_j_per_token
+        if new is None or not math.isfinite(new) or new < 0:
+            self._learn_time(key, reading)
+            return None
         cell = cell_with(self._cells.get(key), reading, new, self.alpha, self.n_profiling)
         self._cells[key] = cell
         return cell
+
+    def _learn_time(self, key: CellKey, reading: EdiReading) -> None:
+        time_s = time_per_token(reading)
+        if time_s is not None:
+            old = self._times.get(key)
+            self._times[key] = (
+                with_time(old, reading, time_s) if old else TimeCell(**first_time(reading, time_s))
+            )
 
     def cell(
         self,
@@ -113,13 +137,19 @@ class EdiMatrix:
         """All cells, ordered by stage, model, device, provenance and variant."""
         return tuple(sorted(self._cells.values(), key=_order))
 
+    def times(self) -> tuple[TimeCell, ...]:
+        """Times of all readings that came without energy, in the order of `cells`."""
+        return tuple(sorted(self._times.values(), key=_order))
+
     def path_costs(
         self, device: str, batch: int | None = None, *, on_card: bool = False
     ) -> tuple[PathCost, ...]:
         """Return what each model of each stage has cost on a device, means over its executions.
 
         Of several provenances only the strongest counts; the variants of that one are averaged by
-        their readings. A model is left out while a reading came without its time.
+        their readings. What readings without energy took counts where there is no cell whose
+        readings all had a time, or where only they have recent figures; the energy is then not
+        known.
 
         Args:
             device: column of the matrix, a profile name.
@@ -127,15 +157,17 @@ class EdiMatrix:
                 are not known.
             on_card: whether the device is the card.
         """
-        by_role: dict[tuple[Stage, str], list[EdiCell]] = {}
-        for cell in self.cells():
-            if cell.device == device:
-                cells = by_role.setdefault(cell.key[:2], [])
-                # The cells of a model come with the strongest provenance first.
-                if not cells or cells[0].provenance is cell.provenance:
-                    cells.append(cell)
-        found = (mean_cost(cells, batch, on_card=on_card) for cells in by_role.values())
-        return tuple(cost for cost in found if cost is not None)
+        found: dict[tuple[Stage, str], PathCost] = {}
+        for role, cells in _by_role(self.cells(), device).items():
+            cost = mean_cost(cells, batch, on_card=on_card)
+            if cost is not None:
+                found[role] = cost
+        for role, times in _by_role(self.times(), device).items():
+            with_energy, alone = found.get(role), path_cost(times, batch=batch, on_card=on_card)
+            if alone is None or (with_energy and (with_energy.n_recent or not alone.n_recent)):
+                continue
+            found[role] = alone
+        return tuple(found.values())
 
     def confidence(
         self,
@@ -169,6 +201,7 @@ class EdiMatrix:
             "alpha": self.alpha,
             "n_profiling": self.n_profiling,
             "cells": [asdict(cell) for cell in self.cells()],
+            "times": [asdict(cell) for cell in self.times()],
         }
         return json.dumps(data, allow_nan=False)
 
@@ -190,6 +223,9 @@ class EdiMatrix:
             for raw in data["cells"]:
                 cell = cell_from(raw)
                 matrix._cells[cell.key] = cell
+            for raw in data.get("times", ()):
+                times = time_cell_from(raw)
+                matrix._times[times.key] = times
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"EDI matrix: not as written by this program ({error})") from error
         return matrix
@@ -202,11 +238,27 @@ class EdiMatrix:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-def _order(cell: EdiCell) -> tuple[int, str, str, int, str]:
+def _by_role(cells: Iterable[AnyCell], device: str) -> dict[tuple[Stage, str], list[AnyCell]]:
+    """Sort a device's cells by stage and model, those of the strongest provenance alone.
+
+    Args:
+        cells: in the order of `EdiMatrix.cells`: those of a model with the strongest first.
+        device: column of the matrix.
+    """
+    found: dict[tuple[Stage, str], list[AnyCell]] = {}
+    for cell in cells:
+        if cell.device == device:
+            same = found.setdefault(cell.key[:2], [])
+            if not same or same[0].provenance is cell.provenance:
+                same.append(cell)
+    return found
+
+
+def _order(cell: TimeCell) -> tuple[int, str, str, int, str]:
     return (
         _STAGES.index(cell.stage), cell.role_name, cell.device, _STRENGTH.index(cell.provenance),
         cell.variant,
     )  # fmt: skip
 
 
-_KEYS = frozenset({"format", "alpha", "n_profiling", "cells"})
+_KEYS = frozenset({"format", "alpha", "n_profiling", "cells", "times"})

@@ -44,7 +44,9 @@ def edi_from_energy(energy_j: float | None, n_output_tokens: int | None) -> floa
 def edi_reading(result: StageResult, batch: int | None = None) -> EdiReading:
     """Make the reading of one stage execution on one device.
 
-    Its EDI is None when a part is missing. Its variant is the numeric format of a training step.
+    Its EDI is None when a part is missing. Its provenance is the weaker of energy and time, and
+    that of the time where the energy is not known. Its variant is the numeric format of a training
+    step.
 
     Args:
         result: the execution, with its energy where that is known.
@@ -59,7 +61,9 @@ def edi_reading(result: StageResult, batch: int | None = None) -> EdiReading:
         energy_j=energy_j,
         n_output_tokens=result.n_output_tokens,
         edi_j_per_token=edi_from_energy(energy_j, result.n_output_tokens),
-        provenance=provenance if energy is None else weakest(energy.provenance, provenance),
+        provenance=provenance
+        if energy is None or energy_j is None
+        else weakest(energy.provenance, provenance),
         time_s=result.time_s,
         role_name=result.role_name,
         variant=result.gear or "",

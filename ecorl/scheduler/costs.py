@@ -39,11 +39,13 @@ from ecorl.records import (
     Action,
     ActionCost,
     ModelShape,
+    PathCost,
     Role,
     SchedulerState,
     Stage,
     StageWork,
 )
+from ecorl.scheduler.measured_costs import at_measured_level, seen_on
 from ecorl.stages import StageOutcome, may_leave_gpu, queue_s, stage, stage_graph
 
 
@@ -74,10 +76,13 @@ class Estimate:
     Attributes:
         costs: one entry an action, in the order of `Action`; empty when unknown.
         unknown: why nothing is known, in words; empty when it is.
+        seen: what the run has measured of the stage and the costs were brought to, one entry a
+            path; empty where they are nominal.
     """
 
     costs: tuple[ActionCost, ...]
     unknown: str = ""
+    seen: tuple[PathCost, ...] = ()
 
     def of(self, action: Action) -> ActionCost | None:
         """The cost of one action, or None when unknown."""
@@ -119,13 +124,25 @@ class CostModel:
         self.models = dict(models or {})
         self.by_role = dict(by_role or {})
 
-    def estimate(self, state: SchedulerState) -> Estimate:
-        """Expected time, energy and wait of each action; never raises for unknown figures."""
+    def estimate(self, state: SchedulerState, *, measured: bool = False) -> Estimate:
+        """Expected time, energy and wait of each action; never raises for unknown figures.
+
+        Args:
+            state: at the decision.
+            measured: whether nominal costs are brought to the level that the run has measured, of
+                each stage on each path from its second execution there on.
+        """
         if not may_leave_gpu(state.stage):
             return Estimate((), "its model is being trained, so nothing was compared")
         try:
             gpu, fpga = self.gpu_cost(state.work), self.fpga_cost(state.work)
-            overlap_s = self.overlap_s(state)
+            seen: list[PathCost | None] = [None, None]
+            if measured:
+                work, role = state.work, state.work.role
+                seen = [seen_on(state, role, on_card=on_card) for on_card in (False, True)]
+                gpu = at_measured_level(gpu, work, seen[0], self.gpu_cost)
+                fpga = at_measured_level(fpga, work, seen[1], self.fpga_cost)
+            overlap_s = self.overlap_s(state, measured=measured)
         except PhysicalBoundError as error:
             return Estimate((), str(error))
         if gpu.time_s is None or fpga.time_s is None:
@@ -137,7 +154,7 @@ class CostModel:
             if outcome is None:
                 return Estimate((), f"the idle power of {gpu.device} or {fpga.device} is not known")
             costs.append(_action_cost(outcome))
-        return Estimate(tuple(costs))
+        return Estimate(tuple(costs), seen=tuple(path for path in seen if path is not None))
 
     def gpu_cost(self, work: StageWork) -> StageCost:
         """Cost of some work on the GPUs that serve its role, by default the training ones."""
@@ -161,8 +178,13 @@ class CostModel:
             return bound
         return _by_cycles(CycleModel(work.model, self.fpga).batch(mean_rows(work)), bound)
 
-    def overlap_s(self, state: SchedulerState) -> float:
-        """Known work that is sure to run on the GPUs beside this stage and after it, s."""
+    def overlap_s(self, state: SchedulerState, *, measured: bool = False) -> float:
+        """Known work that is sure to run on the GPUs beside this stage and after it, s.
+
+        Args:
+            state: at the decision.
+            measured: as for `estimate`.
+        """
         graph = stage_graph(state.algorithm, with_reference=True)
         if state.stage not in graph.stages:
             return 0.0
@@ -172,7 +194,11 @@ class CostModel:
         for other in graph.overlapping(state.stage):
             if other in later and other in self.models and not may_leave_gpu(other):
                 work = replace(state.work, stage=other, model=self.models[other], role_name="")
-                total_s += self.gpu_cost(work).time_s or 0.0
+                cost = self.gpu_cost(work)
+                if measured:
+                    seen = seen_on(state, work.role, on_card=False)
+                    cost = at_measured_level(cost, work, seen, self.gpu_cost)
+                total_s += cost.time_s or 0.0
         return total_s
 
 

@@ -259,6 +259,8 @@ class DecisionView:
         if state.stage in self.table.measured:
             for path in state.paths:
                 if path.role == state.work.role and not path.on_card:
+                    if path.energy_j_per_token is None:  # a measured time at a computed power
+                        return weakest(path.provenance, self.table.table.provenance)
                     return path.provenance
         return self.table.table.provenance
 

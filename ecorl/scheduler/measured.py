@@ -29,7 +29,8 @@ class Readings(NamedTuple):
 
     Attributes:
         ratio: recent time over the nominal one; 1.0 where it is not known.
-        j_ratio: recent energy over the nominal one; 1.0 where it is not known.
+        j_ratio: recent energy over the nominal one; where the energy is not known that of the time,
+            which is the nominal power for longer; 1.0 where neither is.
         spread: standard deviation of time per token over its mean.
         count: readings behind these; 0.0 where nothing is known.
         age: rollout batches since the newest reading.

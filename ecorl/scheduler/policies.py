@@ -34,8 +34,8 @@ from ecorl.records import (
     Stage,
     weakest,
 )
-from ecorl.scheduler.costs import CostModel, RoleDevices
-from ecorl.scheduler.words import action_name, joules, stays
+from ecorl.scheduler.costs import CostModel, Estimate, RoleDevices
+from ecorl.scheduler.words import action_name, adjusted, joules, stays
 from ecorl.stages import may_leave_gpu
 
 GROUP = "ecorl.policies"
@@ -223,20 +223,27 @@ class Lookahead:
         costs: the cost model.
         energy_weight: weight of energy.
         time_weight: weight of time on the critical path.
+        measured: whether costs are brought to the level of what the run has measured.
     """
 
     name = "lookahead"
 
     def __init__(
-        self, costs: CostModel, energy_weight: float = 0.5, time_weight: float = 0.5
+        self,
+        costs: CostModel,
+        energy_weight: float = 0.5,
+        time_weight: float = 0.5,
+        *,
+        measured: bool = True,
     ) -> None:
         self.costs, self.energy_weight, self.time_weight = costs, energy_weight, time_weight
+        self.measured = measured
 
     def propose(self, state: SchedulerState) -> Proposal:
         """Propose the cheapest action, with the arithmetic in the reason."""
         if not may_leave_gpu(state.stage):
             return Proposal(Action.GPU, stays(state.place))
-        estimate = self.costs.estimate(state)
+        estimate = self.costs.estimate(state, measured=self.measured)
         gpu = estimate.of(Action.GPU)
         if gpu is None:
             return Proposal(Action.GPU, f"what it would cost is unknown ({estimate.unknown})")
@@ -246,7 +253,7 @@ class Lookahead:
         best = ranked[0]
         rival = ranked[1] if best.action is Action.GPU else gpu
         weights = f"weight of energy {self.energy_weight:g}, of time {self.time_weight:g}"
-        reason = f"cheapest ({weights}): {_compared(best, rival, state)}"
+        reason = f"cheapest ({weights}): {_compared(best, rival, state, estimate)}"
         return Proposal(best.action, reason, estimate.costs)
 
     def _score(self, cost: ActionCost, gpu: ActionCost) -> float:
@@ -255,8 +262,10 @@ class Lookahead:
         return self.energy_weight * energy + self.time_weight * time
 
 
-def _compared(best: ActionCost, rival: ActionCost, state: SchedulerState) -> str:
-    """Energy and time of two actions, each with its name."""
+def _compared(
+    best: ActionCost, rival: ActionCost, state: SchedulerState, estimate: Estimate
+) -> str:
+    """Energy and time of two actions, each with its name, and where they come from."""
     pair = (best, rival)
     numbers, unit = joules((best.energy_j, rival.energy_j), state.work.n_output_tokens)
     names = [action_name(cost.action, state.place, state.stage) for cost in pair]
@@ -264,7 +273,9 @@ def _compared(best: ActionCost, rival: ActionCost, state: SchedulerState) -> str
         f"{name} {number} {unit} and {cost.time_s:.3g} s"
         for name, number, cost in zip(names, numbers, pair, strict=True)
     ]
-    return f"{told[0]}, {told[1]} ({weakest(best.provenance, rival.provenance)})"
+    origins = [str(weakest(best.provenance, rival.provenance))]
+    origins += filter(None, [adjusted(estimate.seen, state.place)])
+    return f"{told[0]}, {told[1]} ({', '.join(origins)})"
 
 
 def load_policy(name: str, path: Path | None = None) -> Policy:
@@ -339,7 +350,7 @@ def _chosen(config: PlacementConfig, setting: RunSetting) -> Policy:
         costs = CostModel(
             setting.gpu, setting.card, setting.devices, setting.models, setting.by_role
         )
-        return Lookahead(costs, chosen.energy_weight, chosen.time_weight)
+        return Lookahead(costs, chosen.energy_weight, chosen.time_weight, measured=chosen.measured)
     if isinstance(chosen, LearnedPolicyConfig):
         learned = load_policy(chosen.name, chosen.path)
         if isinstance(learned, Binds):

@@ -226,7 +226,9 @@ class RunTable:
         """Bring the computed costs to the level that the run has measured on either path.
 
         A roofline is a lower bound; small models need many times as long. What was measured sets
-        the level of each stage, the computed table its change with the length.
+        the level of each stage, the computed table its change with the length. Where the time was
+        measured and the energy was not, the energy changes with the time: the computed one is a
+        power over a time, and nothing says that another power was drawn.
         """
         self._paths, self._batch = state.paths, ()
         self._role_name = state.work.role_name
@@ -256,7 +258,8 @@ class RunTable:
             n_recent: readings behind the recent figures; 0: there are none, the plain means count.
 
         Returns:
-            The factor by which the stage's power changes with that; 0.0 where it is not known.
+            The factor by which the stage's power changes with that; 0.0 where it is not known, of
+            one of the models or of all.
         """
         columns = PATH_COLUMNS[place]
         if len(costs) == 1:
@@ -280,28 +283,31 @@ class RunTable:
             self._readings[place] = Readings(
                 ratio, j_ratio or 1.0, spread, float(n_recent), float(age)
             )
-        return levels[-1] / levels[0] if j_ratio > 0 else 0.0
+        # An energy that follows its time is no word on the power, and must not pass for one.
+        metered = all(_figures(cost, n_recent)[1] is not None for cost in costs)
+        return levels[-1] / levels[0] if metered and j_ratio > 0 else 0.0
 
     def _ratios(self, cost: PathCost, columns: PathColumns, n_recent: int) -> list[float]:
         """Return measured times, then energies, over the computed ones; 0.0 where not known.
+
+        Energies that are not known have the ratios of the times: the same power, for longer.
 
         They are compared at the length of the measured rows, so that longer rows do not pass for
         slower ones; beyond the table's lengths, and where it is not known, at the nearest and the
         middle one.
         """
         length = self._lengths[len(self._lengths) // 2]
-        if n_recent:
-            time_s, energy_j = cost.recent_s_per_token or 0.0, cost.recent_j_per_token or 0.0
-            if cost.mean_length:
-                length = min(max(cost.mean_length, self._lengths[0]), self._lengths[-1])
-        else:
-            time_s, energy_j = cost.time_s_per_token, cost.energy_j_per_token
+        time_s, energy_j = _figures(cost, n_recent)
+        if n_recent and cost.mean_length:
+            length = min(max(cost.mean_length, self._lengths[0]), self._lengths[-1])
         low, share = self._place(length)
         values, n_tokens, ratios = self._values[low], self._n_rows * length, []
         for column in columns.times:
             shorter, longer = values[column]
             computed_s = shorter + (longer - shorter) * share
             ratios.append(time_s * n_tokens / computed_s if computed_s > 0 else 0.0)
+        if energy_j is None:
+            return ratios + ratios
         if columns.on_card:
             energy_j /= self._card_w
         for column in columns.energies:
@@ -339,6 +345,18 @@ class RunTables:
                 log.warning("the learned policy cannot price this run's stages: %s", error)
                 self._tables[kind] = None
         return self._tables[kind]
+
+
+def _figures(cost: PathCost, n_recent: int) -> tuple[float, float | None]:
+    """Return the time and the energy of an output token that count; the energy may be unknown.
+
+    Args:
+        cost: what a model has cost.
+        n_recent: readings behind the recent figures; 0: the plain means count.
+    """
+    if n_recent:
+        return cost.recent_s_per_token or 0.0, cost.recent_j_per_token
+    return cost.time_s_per_token, cost.energy_j_per_token
 
 
 def _sums(ratios: Sequence[Sequence[float]]) -> list[float]:

@@ -7,7 +7,9 @@ for each output token where tokens are known.
 
 from __future__ import annotations
 
-from ecorl.records import Action, Provenance, Stage
+from collections.abc import Sequence
+
+from ecorl.records import Action, PathCost, Provenance, Stage
 
 _OTHERWISE = {
     Stage.GENERATION: "finished rows handed over early",
@@ -74,6 +76,25 @@ def basis(card: Provenance, own: Provenance, place: str) -> str:
         place: where the framework computes, ``GPU`` or ``host``.
     """
     return str(card) if card is own else f"card {card}, {place} {own}"
+
+
+def adjusted(seen: Sequence[PathCost], place: str) -> str:
+    """Say which computed costs were adjusted to what the run itself has seen, and by which figures.
+
+    Args:
+        seen: what a stage has cost, at most one entry a path.
+        place: where the framework computes, ``GPU`` or ``host``.
+
+    Returns:
+        A clause, as ``adjusted to this run: GPU measured, card measured time``; empty where
+        nothing was.
+    """
+    told = []
+    for path in seen:
+        name = "card" if path.on_card else place
+        what = " time" if path.recent_j_per_token is None else ""
+        told.append(f"{name} {path.provenance}{what}")
+    return f"adjusted to this run: {', '.join(told)}" if told else ""
 
 
 def stays(place: str) -> str:

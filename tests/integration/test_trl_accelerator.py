@@ -49,10 +49,17 @@ def test_with_the_host_as_accelerator_the_numbers_are_those_of_plain_trl(
     plain.train()
     attached = make_trainer(name="attached")
     settings = config(tmp_path, policy=policy, engine=BY_TORCH, more=ON_HOST)
-    attach(attached, settings)
+    attachment = attach(attached, settings)
     attached.train()
     assert_close(outcome(plain), outcome(attached))
     placed, rows, devices = offloaded(tmp_path / "run")
+    # Learnt as times alone, beside the host's own.
+    times = {t.stage: t for t in attachment.runtime.edi.times()}
+    assert {t.device for t in times.values()} <= {"host_cpu (accelerator)"}
+    for stage, learnt in times.items():
+        own = [r.time_s for r in rows if r.stage is stage]
+        assert (learnt.count, learnt.n_recent) == (len(own), len(own) - 1)
+    assert set(times) == {r.stage for r in rows}
     asked = [p for p in placed if p.stage in (Stage.REWARD, Stage.REFERENCE)]
     assert len(asked) == 8
     assert len(rows) == sum(p.action is not Action.GPU for p in asked)

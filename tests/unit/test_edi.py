@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -436,3 +437,131 @@ def test_format_3_round_trips_and_impossible_counts_are_refused():
             text = text.replace(f'"m2_time": {cell.m2_time}, ', "")
         with pytest.raises(DataError, match="impossible"):
             EdiMatrix.from_json(text)
+
+
+# ---------------------------------------------------------------- times without energy
+
+
+def timed(*times_s, energies_j=(), **changes):
+    """A matrix of executions in turn, of one batch each; those beyond `energies_j` have none."""
+    matrix = EdiMatrix()
+    for batch, time_s in enumerate(times_s):
+        energy_j = energies_j[batch] if batch < len(energies_j) else None
+        one = executed(energy_j, time_s=time_s, n_sequences=2, **changes)
+        matrix.update(edi_reading(one, batch))
+    return matrix
+
+
+def test_a_reading_without_energy_is_learnt_as_a_time_and_is_no_cell():
+    matrix = EdiMatrix()
+    assert matrix.update(edi_reading(executed(None, time_s=9.0, n_sequences=2), 0)) is None
+    assert matrix.cells() == ()
+    (times,) = matrix.times()
+    assert (times.count, times.mean_time_s_per_token, times.last_batch) == (1, 0.9, 0)
+    assert (times.recent_s_per_token, times.n_recent, times.mean_length) == (None, 0, None)
+    assert matrix.best(Stage.REWARD, "gpu") is None
+    assert not matrix.confidence(Stage.REWARD, "gpu", Provenance.MEASURED).count
+
+
+def test_times_without_energy_have_the_figures_of_those_with_it():
+    times_s = (9.0, 1.0, 2.0, 3.0, 2.5)
+    (alone,) = timed(*times_s).times()
+    (cell,) = timed(*times_s, energies_j=times_s).cells()
+    for field in dataclasses.fields(alone):
+        assert getattr(alone, field.name) == getattr(cell, field.name), field.name
+    assert alone.spread == cell.spread > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"time_s": None}, {"time_s": math.nan}, {"time_s": -1.0}, {"n_output_tokens": 0}],
+)
+def test_without_a_time_over_tokens_nothing_is_learnt(changes):
+    matrix = EdiMatrix()
+    matrix.update(edi_reading(executed(None, **changes)))
+    assert matrix == EdiMatrix()
+
+
+def test_an_unknown_energy_says_nothing_of_where_a_time_is_from():
+    unmetered = executed(None, provenance=Provenance.MODELLED)
+    assert unmetered.energy.provenance is Provenance.MODELLED
+    for one in (unmetered, dataclasses.replace(unmetered, energy=None)):
+        assert edi_reading(one).provenance is Provenance.MEASURED
+
+
+def test_a_path_cost_of_times_alone_has_no_energy():
+    matrix = timed(9.0, 1.0, 2.0, 3.0)
+    (times,) = matrix.times()
+    (cost,) = matrix.path_costs("gpu", 8, on_card=True)
+    assert cost == PathCost(
+        Stage.REWARD, pytest.approx(0.375), None, 4, Provenance.MEASURED,
+        recent_s_per_token=times.recent_s_per_token, recent_j_per_token=None, n_recent=3,
+        spread=times.spread, age=5, mean_length=5.0, on_card=True,
+    )  # fmt: skip
+    assert matrix.path_costs("u55c") == ()
+
+
+def test_variants_of_times_are_pooled_and_the_strongest_provenance_counts():
+    matrix = timed(9.0, 1.0, 3.0, gear="BF16")
+    for time_s in (9.0, 5.0):
+        matrix.update(edi_reading(executed(None, time_s=time_s, gear="FP32")))
+    matrix.update(edi_reading(executed(None, time_s=99.0, time_provenance=Provenance.MODELLED)))
+    (cost,) = matrix.path_costs("gpu")
+    assert (cost.provenance, cost.energy_j_per_token, cost.count) == (Provenance.MEASURED, None, 5)
+    assert cost.recent_s_per_token == pytest.approx((0.2 * 2 + 0.5) / 3)
+
+
+def test_a_cell_with_energy_counts_before_times_unless_it_has_no_recent_ones():
+    with_both = timed(9.0, 1.0, 5.0, 7.0, energies_j=(90.0, 10.0))
+    (cost,) = with_both.path_costs("gpu")
+    assert (cost.recent_s_per_token, cost.recent_j_per_token, cost.count) == (0.1, 1.0, 2)
+    first_alone = timed(9.0, 5.0, 7.0, energies_j=(90.0,))
+    (cost,) = first_alone.path_costs("gpu")
+    assert (cost.recent_s_per_token, cost.energy_j_per_token) == (0.7, None)
+    one_of_each = timed(9.0, 5.0, energies_j=(90.0,))
+    (cost,) = one_of_each.path_costs("gpu")
+    assert (cost.time_s_per_token, cost.energy_j_per_token, cost.n_recent) == (0.9, 9.0, 0)
+    # A cell of which one reading came without its time has no cost of its own.
+    without_time = timed(None, 5.0, energies_j=(90.0,))
+    (cost,) = without_time.path_costs("gpu")
+    assert (cost.time_s_per_token, cost.energy_j_per_token) == (0.5, None)
+
+
+def test_models_with_and_without_energy_stand_side_by_side():
+    matrix = timed(9.0, 1.0, role_name="math")
+    for time_s in (9.0, 2.0):
+        matrix.update(edi_reading(executed(10.0, time_s=time_s, role_name="code")))
+    found = {c.role_name: c.recent_j_per_token for c in matrix.path_costs("gpu")}
+    assert found == {"math": None, "code": 1.0}
+
+
+def test_times_round_trip_and_older_texts_have_none():
+    matrix = timed(9.0, 1.0, 2.0, energies_j=(90.0,))
+    again = EdiMatrix.from_json(matrix.to_json())
+    assert again == matrix
+    assert again != timed(9.0, energies_j=(90.0,))
+    again.update(edi_reading(executed(None, time_s=4.0), 3))
+    assert again != matrix
+    older = json.loads(matrix.to_json())
+    assert older["format"] == 3
+    del older["times"]
+    assert EdiMatrix.from_json(json.dumps(older)) == timed(9.0, energies_j=(90.0,))
+    assert EdiMatrix.from_json(FORMAT_1).times() == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"n_recent": 3}, "impossible"),
+        ({"count": 0}, "impossible"),
+        ({"m2_time": -1.0}, "impossible"),
+        ({"recent_s_per_token": -0.1}, "impossible"),
+        ({"mean_time_s_per_token": None}, "not as written"),
+        ({"recent_j_per_token": 1.0}, "holds 'recent_j_per_token', which"),
+    ],
+)
+def test_impossible_times_are_refused(wrong, words):
+    data = json.loads(timed(9.0, 1.0, 2.0).to_json())
+    data["times"][0] |= wrong
+    with pytest.raises(DataError, match=words):
+        EdiMatrix.from_json(json.dumps(data))

@@ -36,6 +36,9 @@ class RunEnergy:
     def add(self, result: StageResult, share: float = 1.0, batch: int | None = None) -> None:
         """Add one settled execution to the sums, and its price to the EDI matrix.
 
+        Where its energy is not known the matrix learns its time all the same: how long a stage
+        takes on a path may be all that a policy can know of a device without a meter.
+
         Args:
             result: the execution, with its energy if there is one.
             share: of its stage's work, where it is one machine's part of a stage that ran on
@@ -46,7 +49,7 @@ class RunEnergy:
             self._roles[result.role] = added(self._roles.get(result.role), result)
             if result.role == EVALUATION_ROLE:
                 return  # no price of what is trained with
-            if result.energy is None or result.fault is not None:
+            if result.fault is not None:
                 # The joules of a faulty execution count in the sums, not as the price of a token.
                 return
             reading = edi_reading(result, batch)

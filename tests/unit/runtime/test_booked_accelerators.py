@@ -56,6 +56,53 @@ def test_an_accelerator_on_the_host_is_booked_by_its_measured_time(bench, toys, 
         assert not [d for d in reader.devices() if d.provenance is Provenance.MODELLED]
 
 
+class Watched:
+    """A policy that keeps the states it is asked about."""
+
+    name = "watched"
+
+    def __init__(self, inner):
+        self.inner, self.states = inner, []
+
+    def propose(self, state):
+        self.states.append(state)
+        return self.inner.propose(state)
+
+
+def test_a_policy_learns_how_long_an_accelerator_without_a_meter_takes(bench, toys, use_engines):
+    use_engines(toys.threaded(report=MEASURED_REPORT))
+    runtime = bench.build(Config.model_validate({**toys.make_config().model_dump(), **TORCH}))
+    watched = runtime._scheduler._policy = Watched(runtime._scheduler._policy)
+    runtime.start()
+    for iteration in range(1, 5):
+        batch = toys.make_batch(3, seed=iteration)
+        bench.step(iteration, batch)
+        generation = bench.start(toys.work_of(batch, Stage.GENERATION))
+        time.sleep(0.01)
+        runtime.on_stage_end(generation)
+        limit_s = time.monotonic() + 10  # until its readings are in, which hold no figure
+        while sum(t.count for t in runtime.edi.times()) < 2 * iteration:
+            assert time.monotonic() < limit_s
+            time.sleep(0.01)
+            runtime.settle()
+    asked = [state for state in watched.states if state.stage is Stage.REWARD]
+    assert asked[0].paths == ()
+    for batch, state in enumerate(asked[1:], start=1):
+        (card,) = [cost for cost in state.paths if cost.on_card]
+        assert (card.stage, card.count, card.n_recent) == (Stage.REWARD, batch, batch - 1)
+        assert (card.energy_j_per_token, card.recent_j_per_token) == (None, None)
+        assert card.provenance is Provenance.MEASURED
+        assert (card.recent_s_per_token is None) == (batch == 1)
+    n_tokens = sum(toys.make_batch(3).n_completion)
+    assert card.recent_s_per_token == pytest.approx(0.2 / n_tokens)
+    # The host's own stages are not metered here either, and have a column of their own.
+    (own,) = [cost for cost in asked[-1].paths if not cost.on_card]
+    assert (own.stage, own.energy_j_per_token) == (Stage.GENERATION, None)
+    assert own.recent_s_per_token >= 0.01 / n_tokens
+    assert runtime.edi.cells() == ()
+    assert EdiMatrix.from_json(runtime.edi.to_json()) == runtime.edi
+
+
 def test_a_gpu_in_the_card_s_place_is_charged_its_own_joules(
     bench,
     toys,

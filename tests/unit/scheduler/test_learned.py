@@ -175,6 +175,21 @@ def test_only_a_stage_that_was_measured_is_called_so():
     assert "measured" not in policy.propose(other).reason
 
 
+def test_a_measured_time_at_a_computed_power_is_no_measured_energy():
+    policy, cheap = scheduler(), seen()
+    known = policy.propose(state(paths=cheap))
+    unknown = policy.propose(
+        state(paths=tuple(replace(cost, energy_j_per_token=None) for cost in cheap))
+    )
+    assert "GPU measured" in known.reason
+    assert "measured" not in unknown.reason
+    by_energy, by_time = known.costs[0], unknown.costs[0]
+    assert by_time.time_s == by_energy.time_s
+    assert by_time.energy_j != by_energy.energy_j
+    assert by_time.energy_j > 0
+    assert {c.provenance for c in unknown.costs} == {Provenance.MODELLED}
+
+
 def write(tmp_path, change):
     model = onnx.load(shipped_path())
     change(model)

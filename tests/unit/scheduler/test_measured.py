@@ -238,6 +238,64 @@ def test_models_of_a_stage_count_alone_at_hand_and_together_elsewhere(table, is_
     assert read(stage=Stage.REFERENCE) == (before, UNREAD)
 
 
+def unmetered(cost):
+    """The same cost of a device whose energy nobody meters."""
+    return replace(cost, energy_j_per_token=None, recent_j_per_token=None)
+
+
+def test_a_card_of_which_times_alone_are_known_is_scaled_at_the_power_it_has(table):
+    before = table.work(state())
+    after = table.work(state((unmetered(on_card(table, Stage.REWARD, 3.0, 1.0)),)))
+    assert after.card_s[0] == pytest.approx(before.card_s[0] * level(3.0, 6))
+    assert after.card_active_w == before.card_active_w
+    assert (after.gpu_s, after.gpu_j) == (before.gpu_s, before.gpu_j)
+    assert (table.measured, table.measured_on_card) == (frozenset(), {Stage.REWARD})
+    assert table.readings(Stage.REWARD)[1] == pytest.approx((3.0, 3.0, 0.1, 6.0, 2.0))
+
+
+def test_energies_of_the_gpu_path_follow_its_times_where_they_are_not_known(table):
+    before = table.work(state())
+    generation = unmetered(path(Stage.GENERATION, 1e-3, 0.0, 10**9, mean_length=float(LENGTH)))
+    after = table.work(state((unmetered(on_gpu(table, Stage.REWARD, 3.0, 1.0)), generation)))
+    assert after.gpu_s[0] == pytest.approx(before.gpu_s[0] * level(3.0, 6))
+    assert after.gpu_j[0] == pytest.approx(before.gpu_j[0] * level(3.0, 6))
+    assert after.generation_s == pytest.approx(1e-3 * ROWS * LENGTH)
+    power_w = before.generation_j / before.generation_s
+    assert after.generation_j / after.generation_s == pytest.approx(power_w, rel=0.05)
+    for stage in (Stage.REWARD, Stage.GENERATION):
+        own = table.readings(stage)[0]
+        assert own.ratio == pytest.approx(own.j_ratio)
+
+
+def test_the_card_s_power_is_told_by_metered_stages_alone(table):
+    metered = on_card(table, Stage.REWARD, 2.0, 3.0)
+    unknown = unmetered(on_card(table, Stage.REFERENCE, 4.0, 1.0))
+    alone = table.work(state((metered,)))
+    both = table.work(state((metered, unknown)))
+    assert both.card_active_w == alone.card_active_w
+    assert both.card_s[1] == pytest.approx(alone.card_s[1] * level(4.0, 6))
+
+
+def test_a_stage_of_which_one_model_is_metered_tells_no_power(table):
+    before = table.work(state(stage=Stage.REFERENCE))
+    metered = on_card(table, Stage.REWARD, 1.0, 3.0, role_name="math")
+    unknown = unmetered(on_card(table, Stage.REWARD, 1.0, 1.0, role_name="code"))
+    after = table.work(state((metered, unknown), Stage.REFERENCE))
+    assert after.card_s[0] == pytest.approx(before.card_s[0] * level(2.0, 6))
+    assert after.card_active_w == before.card_active_w
+
+
+def test_plain_times_without_energy_count_as_plain_means_do(table):
+    before, middle = table.work(state()), table.table.lengths[len(table.table.lengths) // 2]
+    time_s = 3.0 * nominal(table, "reward_s", middle)
+    old = PathCost(Stage.REWARD, time_s, None, 5, Provenance.MEASURED)
+    after = table.work(state((old,)))
+    assert after.gpu_s[0] == pytest.approx(3.0 * before.gpu_s[0])
+    assert after.gpu_j[0] == pytest.approx(3.0 * before.gpu_j[0])
+    first = replace(old, count=1)
+    assert table.work(state((first,))) == before
+
+
 def test_what_is_no_figure_of_the_table_is_passed_over(table):
     before = table.work(state())
     paths = (

@@ -111,6 +111,14 @@ CONFIGS = {
 SEEN = tuple(
     PathCost(s, 2e-3, 3.0, 20, Provenance.MEASURED) for s in (Stage.REWARD, Stage.REFERENCE)
 )
+RECENT = tuple(
+    replace(
+        cost, recent_s_per_token=2e-3, n_recent=19, recent_j_per_token=energy_j,
+        energy_j_per_token=energy_j, on_card=on_card,
+    )
+    for cost in SEEN
+    for on_card, energy_j in ((False, 3.0), (True, None))
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,7 +135,7 @@ def test_no_policy_says_what_only_the_paper_explains(make_state, kind, name, abi
     for stage in Stage:
         for changes in ({}, {"queue": 9}, {"length": 60}, {"available": False}):
             for batch in (0, 1, 2):
-                for paths in ((), SEEN):
+                for paths in ((), SEEN, RECENT):
                     asked = replace(
                         make_state(stage, **changes), framework_on=kind, batch=batch, paths=paths
                     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from ecorl.edi import EdiMatrix, edi_reading
 from ecorl.records import (
+    EVALUATION,
     Action,
     EnergyMethod,
     Provenance,
@@ -15,6 +17,7 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
+from ecorl.runtime.checkpoints import read_state, write_state
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.scheduling.iterations import OpenIterations, new_iteration
 
@@ -53,6 +56,73 @@ def test_a_fault_is_no_reading_of_the_card():
     energy = RunEnergy(EdiMatrix())
     energy.add(executed("card", fault="EngineTimeout"), batch=0)
     assert energy.path_costs("gpu", {}, "card") == ()
+
+
+def test_times_are_learnt_on_both_paths_where_nobody_meters_energy():
+    energy = RunEnergy(EdiMatrix())
+    for batch in range(3):
+        energy.add(executed(energy=None), batch=batch)
+        unread = replace(executed("card", time_s=2.0).energy, energy_j=None, mean_power_w=None)
+        energy.add(executed("card", time_s=2.0, energy=unread), batch=batch)
+        evaluated = {"stage": Stage.GENERATION, "role_name": EVALUATION}
+        energy.add(executed(energy=None, **evaluated), batch=batch)
+    assert energy.edi.cells() == ()
+    found = energy.path_costs("gpu", {}, "card", 3)
+    assert [(c.stage, c.on_card, c.recent_s_per_token) for c in found] == [
+        (Stage.REWARD, False, 0.1),
+        (Stage.REWARD, True, 0.2),
+    ]
+    for cost in found:
+        assert (cost.energy_j_per_token, cost.recent_j_per_token) == (None, None)
+        assert (cost.count, cost.n_recent, cost.age) == (3, 2, 1)
+        assert cost.provenance is Provenance.MEASURED
+    sums = energy.totals(())
+    assert (sums.roles[Stage.REWARD].energy_j, sums.roles[Stage.REWARD].n_missing) == (0.0, 6)
+    assert sums.provenance is None
+
+
+def test_a_resumed_run_goes_on_with_the_times(tmp_path):
+    before = RunEnergy(EdiMatrix())
+    for batch in range(2):
+        before.add(executed("card", energy=None), batch=batch)
+    write_state(tmp_path, 2, before.edi_json())
+    resumed = RunEnergy(read_state(tmp_path)[1])
+    for energy in (before, resumed):
+        energy.add(executed("card", energy=None, time_s=2.0), batch=2)
+    (cost,) = resumed.path_costs("gpu", {}, "card", 3)
+    assert (cost.count, cost.n_recent, cost.age) == (3, 2, 1)
+    assert resumed.edi == before.edi
+
+
+def test_a_fault_is_no_time_either():
+    energy = RunEnergy(EdiMatrix())
+    energy.add(executed("card", energy=None, fault="EngineTimeout"), batch=0)
+    assert energy.edi == EdiMatrix()
+
+
+def test_machines_that_share_a_stage_add_up_to_its_time():
+    energy = RunEnergy(EdiMatrix())
+    for _ in range(2):
+        energy.add(executed("gpu", time_s=3.0, energy=None), share=0.25)
+    (cost,) = energy.path_costs("gpu", {})
+    assert cost.recent_s_per_token == pytest.approx(0.25 * 3.0 / 10)
+
+
+@pytest.mark.parametrize("metered", [False, True])
+def test_an_accelerator_of_the_framework_s_own_kind_is_found_as_the_card(metered):
+    energy = RunEnergy(EdiMatrix(), framework_on=["gpu"])
+    unmetered = {} if metered else {"energy": None}
+    for batch in range(2):
+        energy.add(executed(**unmetered), batch=batch)
+        energy.add(executed(action=Action.CONCURRENT, time_s=3.0, **unmetered), batch=batch)
+    found = energy.path_costs("gpu", {}, "gpu", 2)
+    assert [(c.on_card, c.recent_s_per_token, c.count) for c in found] == [
+        (False, 0.1, 2),
+        (True, 0.3, 2),
+    ]
+    assert {c.recent_j_per_token is not None for c in found} == {metered}
+    kept = energy.edi.cells() if metered else energy.edi.times()
+    assert [cell.device for cell in kept] == ["gpu", "gpu (accelerator)"]
 
 
 def test_an_iteration_knows_its_rollout_batch():
