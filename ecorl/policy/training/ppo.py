@@ -26,7 +26,8 @@ N_ENVS = 64
 N_STEPS = 60
 """Ten iterations of each job: couplings last for a few."""
 
-GAMMA = 0.97
+GAMMA = 0.99
+"""What a reading of the cards is worth comes in later iterations, six decisions each."""
 N_EPOCHS = 6
 CLIP = 0.2
 CHUNK = 100_000

@@ -56,7 +56,7 @@ class TrainingPlan:
     """
 
     family: Family = "roofline"
-    n_scenarios: int = 320
+    n_scenarios: int = 640
     n_iterations: int = 50
     n_rounds: int = 5
     n_epochs: int = 8

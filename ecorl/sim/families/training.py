@@ -37,10 +37,10 @@ def paper_pool(seed: int, n: int) -> list[Scenario]:
 
 
 POOL: tuple[tuple[float, Callable[[int, int], list[Scenario]]], ...] = (
-    (0.30, drift_scenarios),
-    (0.25, wrong_table_scenarios),
-    (0.20, mixed_scenarios),
-    (0.15, paper_pool),
-    (0.10, hypothetical_scenarios),
+    (0.33, drift_scenarios),
+    (0.27, wrong_table_scenarios),
+    (0.25, mixed_scenarios),
+    (0.08, paper_pool),
+    (0.07, hypothetical_scenarios),
 )
 """Families of the training pool, and their shares."""
