@@ -4,7 +4,8 @@ The EcoRL-Sched paper's card figures stand beside their limits and our cycle mod
 break-even map over model sizes, batches, row lengths, the GPU's precision and MFU, and who pays for
 idle power, for the card at three levels: our cycle model, an ideal HLS design, and the bound of the
 silicon. Nothing is measured: the paper's figures are published, all others modelled, and nothing
-depends on the machine that runs this. Beside the JSON lie the whole map (``..._map.json``) and its
+depends on the machine that runs this. What rests on assumed figures of the H100 has the interval
+that the ends of those figures give. Beside the JSON lie the whole map (``..._map.json``) and its
 picture (``....png``).
 """
 
@@ -22,19 +23,13 @@ from ecorl.bench.machine import describe_machine
 from ecorl.bench.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
 from ecorl.bench.physics.audit import checks, violations
 from ecorl.bench.physics.figures import figures
-from ecorl.bench.physics.map import (
-    QUICK,
-    SIDES,
-    Axes,
-    BreakEvenMap,
-    Maps,
-    break_even_map,
-    write_map,
-)
+from ecorl.bench.physics.map import QUICK, SIDES, Axes
+from ecorl.bench.physics.map_file import write_map
 from ecorl.bench.physics.paper import rows
-from ecorl.bench.physics.passes import IDLE_HIGH_W, with_idle_w
+from ecorl.bench.physics.passes import IDLE_HIGH_W
 from ecorl.bench.physics.plot import draw
-from ecorl.bench.physics.tables import WIDTH, how, tables
+from ecorl.bench.physics.ranges import Maps, RangedMap, ends_of, ranged_maps
+from ecorl.bench.physics.tables import WIDTH, how, short_range, tables
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels
 from ecorl.errors import ConfigError
@@ -46,12 +41,7 @@ N_COLOURS = 128
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     card, gpu = load_profile("u55c"), load_profile("h100_sxm")
     axes = QUICK if options.quick else Axes()
-    found = break_even_map(card, gpu, axes)
-    maps = Maps(
-        found,
-        idle=break_even_map(card, with_idle_w(gpu, IDLE_HIGH_W), axes),
-        full_power=break_even_map(card, gpu, axes, gpu.value("active_w")),
-    )
+    maps = ranged_maps(card, gpu, axes)
     declared = [n for n in declared_dsps().values() if n is not None]
     printed = rows(card, gpu, sum(declared) if declared else None)
     checked = checks(card, gpu)
@@ -59,11 +49,11 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     console = Console(width=WIDTH)
     for line in how(card, gpu):
         console.print(line, highlight=False)
-    for table in tables(found, printed, checked, broken):
+    for table in tables(maps.ranged, printed, checked, broken):
         console.print(table)
     _print_full_power(console, gpu.value("active_w"), maps)
     _print_idle(console, gpu.value("idle_w"), maps)
-    _write(options, found, gpu)
+    _write(options, maps.ranged, gpu)
     settings: dict[str, object] = {
         **axes._asdict(),
         "accountings": [one.key for one in ACCOUNTINGS],
@@ -76,15 +66,16 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
 def _print_full_power(console: Console, full_w: float, maps: Maps) -> None:
     """Print the map once more with the H100 at full power where memory rules: kind to the card."""
     for side in SIDES:
-        both = (maps.found, maps.full_power)
-        won = [m.won_share(side, BUSY_ENOUGH) for m in both]
-        best = [m.best_of(side, BUSY_ENOUGH).ratio for m in both]
-        line = (
-            f"{side}: {100 * won[0]:.1f} % of cells won at a duty of 0.1 or more, best "
-            f"{best[0]:.2f} x; were the H100 at {full_w:.0f} W where memory rules too: "
-            f"{100 * won[1]:.1f} %, {best[1]:.2f} x"
-        )
-        console.print(line, highlight=False)
+        parts = []
+        for ranged in (maps.ranged, maps.full_power):
+            won = [100 * one.won_share(side, BUSY_ENOUGH) for one in ranged.all]
+            best = [one.best_of(side, BUSY_ENOUGH).ratio for one in ranged.all]
+            parts.append(
+                f"{won[0]:.1f} % ({min(won):.1f} to {max(won):.1f}) of cells won at a duty of 0.1 "
+                f"or more, best {best[0]:.2f} x ({short_range(ends_of(best))})"
+            )
+        line = f"{side}: {parts[0]}; were the H100 at {full_w:.0f} W where memory rules too: "
+        console.print(line + parts[1], highlight=False)
 
 
 def _print_idle(console: Console, idle_w: float, maps: Maps) -> None:
@@ -92,8 +83,12 @@ def _print_idle(console: Console, idle_w: float, maps: Maps) -> None:
     for side in SIDES:
         parts = []
         for accounting in (TENTH, HUNDREDTH):
-            low, high = (m.best_of(side, (accounting,)).ratio for m in maps[:2])
-            parts.append(f"{low:.2f} x and {high:.2f} x at a duty of {accounting.duty}")
+            best = [one.found.best_of(side, (accounting,)).ratio for one in maps[:2]]
+            ends = ends_of(one.best_of(side, (accounting,)).ratio for one in maps.ranged.all)
+            parts.append(
+                f"{best[0]:.2f} x and {best[1]:.2f} x ({short_range(ends)} by all intervals) at a "
+                f"duty of {accounting.duty}"
+            )
         line = (
             f"{side}: the best cell with the H100 idle at {idle_w:.0f} W and at "
             f"{IDLE_HIGH_W:.0f} W: {', '.join(parts)}"
@@ -101,7 +96,7 @@ def _print_idle(console: Console, idle_w: float, maps: Maps) -> None:
         console.print(line, highlight=False)
 
 
-def _write(options: argparse.Namespace, found: BreakEvenMap, gpu: DeviceProfile) -> None:
+def _write(options: argparse.Namespace, ranged: RangedMap, gpu: DeviceProfile) -> None:
     """Write map and picture beside the result; of a quick pass only what is asked for."""
     json: Path | None = options.json
     if json is None and not options.quick:
@@ -111,11 +106,11 @@ def _write(options: argparse.Namespace, found: BreakEvenMap, gpu: DeviceProfile)
     try:
         if json is not None:
             path = json.with_name(f"{json.stem}_map.json")
-            write_map(found, path)
+            write_map(ranged, path)
             print(f"written: {path}")
         if plot is not None:
             option, path = ("--plot" if options.plot else "--json"), plot
-            draw(found, gpu, plot)
+            draw(ranged, gpu, plot)
             _shrink(plot)
             print(f"written: {plot}")
     except OSError as error:

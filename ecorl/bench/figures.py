@@ -51,7 +51,9 @@ class Figure:
         value: the figure, or None where there is none.
         unit: of the value; ``1`` for a ratio or share.
         provenance: of the value; None without a value.
-        spread: how the value varied, e.g. from `ecorl.bench.stats.spread_of`.
+        spread: how the value varied, e.g. from `ecorl.bench.stats.spread_of`; of a modelled value
+            that rests on figures with intervals, ``of`` names those figures, and ``low`` and
+            ``high`` are the value at their ends, None where there is none.
         target: what it should be, if anything.
         note: what exactly was measured; with the value None, why it is missing.
 
@@ -108,7 +110,15 @@ class Figure:
             verdict = "no target"
         else:
             verdict = f"{self.target}: {'holds' if self.holds else 'falls short'}"
-        return f"{self.id:<38} {value:>18}  {verdict}"
+        return f"{self.id:<38} {value:>18}  {self._ends()}{verdict}"
+
+    def _ends(self) -> str:
+        """The interval by the figures that the value rests on; empty without one."""
+        if self.spread is None or "of" not in self.spread:
+            return ""
+        ends = self.spread["low"], self.spread["high"]
+        low, high = ("none" if end is None else f"{end:.4g}" for end in ends)
+        return "" if high == "none" else f"{low} to {high}; "
 
 
 def missing(id: str, unit: str, why: str, target: Target | None = None) -> Figure:

@@ -2,12 +2,18 @@
 
 The comparison at 7 B is one row of 512 tokens: each device pays its whole board while it works
 (dedicated at duty 1), the H100 at 50 % MFU.
+
+What rests on a figure of the H100 that is assumed or fitted with an interval has as its spread the
+interval that the ends of that figure give (`ecorl.bench.physics.ranges`), and names it there. The
+H100's 700 W and its launches are assumed without an interval, and the card's figures have none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -18,10 +24,11 @@ from ecorl.bench.physics.accounts import (
     BUSY_ENOUGH,
     HUNDREDTH,
     TENTH,
+    ChargingRule,
     break_even_duty,
 )
 from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figures
-from ecorl.bench.physics.map import SIDES, BreakEvenMap, Maps, Side, params_m
+from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_m, params_words
 from ecorl.bench.physics.paper import LIMITS, Row
 from ecorl.bench.physics.passes import (
     BF16,
@@ -35,6 +42,16 @@ from ecorl.bench.physics.passes import (
     gpu_pass,
     ideal_pass,
     scoring,
+)
+from ecorl.bench.physics.ranges import (
+    POWERS,
+    SCORING_MFU,
+    Ends,
+    Maps,
+    RangedMap,
+    corners,
+    ends_of,
+    scoring_mfus,
 )
 from ecorl.devices import DeviceProfile
 from ecorl.records import Provenance, StageWork
@@ -72,8 +89,8 @@ def figures(
         gpu: profile of the H100.
     """
     return [
-        *_at_7b(card, gpu), *_break_even(maps.found), *_map(maps.found),
-        *_at_full_power(maps.full_power, gpu), *_seldom(maps.found, maps.idle, gpu),
+        *_at_7b(card, gpu), *_break_even(maps.ranged), *_map(maps.ranged),
+        *_at_full_power(maps.full_power, gpu), *_seldom(maps.ranged, maps.idle, gpu),
         *_paper(rows, checks, broken),
     ]  # fmt: skip
 
@@ -101,6 +118,18 @@ def break_even_mfu(
     return gpu.value("active_w") * busy_at_peak_s / (card.energy_j - launches_j)
 
 
+Number = Callable[[DeviceProfile, float], float | None]
+"""Computes a figure from a profile of the GPU and its MFU."""
+
+
+def _spread_at_7b(gpu: DeviceProfile, number: Number) -> dict[str, object]:
+    """The interval of a figure of the comparison at 7 B, where compute rules the GPU's pass."""
+    least, most = scoring_mfus(gpu)
+    mfus = [mfu for mfu in (least, MFU, most) if mfu is not None]
+    values = [number(*one) for one in product((gpu, *corners(gpu)), mfus)]
+    return ends_of(values).spread("idle_w", SCORING_MFU)
+
+
 def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
     work = scoring(SHAPES["7b"], 1, N_TOKENS)
     own = card_pass(work, card)
@@ -110,45 +139,63 @@ def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
         "ideal": ideal_pass(work, card),
         "bound": bound_pass(work, card),
     }
-    gpus = {p.name: gpu_pass(work, gpu, p, MFU) for p in PRECISIONS}
-    made = [
-        _per_j(f"physics.h100_{name.lower()}_tokens_per_j_7b", one,
-               f"H100 {name}, roofline at 50 % MFU; {AT}")
-        for name, one in gpus.items()
-    ]  # fmt: skip
-    for side, one in cards.items():
-        prefix = f"physics.{PREFIX[side]}"
-        made.append(_per_j(f"{prefix}_tokens_per_j_7b", one, f"{WHO[side]}; {AT}"))
-        for name, other in gpus.items():
-            gpu_j, card_j = ALWAYS.energies(other, one)
-            is_ours = side == "ours" and name == BF16.name
-            made.append(
-                Figure(f"{prefix}_vs_h100_{name.lower()}_7b", gpu_j / card_j, "1", MODELLED,
-                       target=Target(low=LEAST_OF_AN_H100) if is_ours else None,
-                       note=f"tokens/J over those of an H100 in {name} at 50 % MFU, each with its "
-                       f"whole board; {WHO[side]}; {AT}")
-            )  # fmt: skip
-        made += _limits(prefix, side, work, gpu, gpus[BF16.name], one)
+    made = []
+    for p in PRECISIONS:
+
+        def per_j(profile: DeviceProfile, mfu: float, p: Precision = p) -> float:
+            return N_TOKENS / gpu_pass(work, profile, p, mfu).energy_j
+
+        one = _per_j(f"physics.h100_{p.name.lower()}_tokens_per_j_7b", gpu_pass(work, gpu, p, MFU),
+                     f"H100 {p.name}, roofline at 50 % MFU; {AT}")  # fmt: skip
+        made.append(replace(one, spread=_spread_at_7b(gpu, per_j)))
+    for side, own in cards.items():
+        made.append(_per_j(f"physics.{PREFIX[side]}_tokens_per_j_7b", own, f"{WHO[side]}; {AT}"))
+        made += [_ratio_at_7b(side, work, gpu, p, own) for p in PRECISIONS]
+        made += _limits(side, work, gpu, own)
     return made
 
 
-def _limits(
-    prefix: str, side: Side, work: StageWork, profile: DeviceProfile, gpu: Pass, card: Pass
-) -> list[Figure]:
+def _ratio_at_7b(
+    side: Side, work: StageWork, gpu: DeviceProfile, precision: Precision, card: Pass
+) -> Figure:
+    def ratio(profile: DeviceProfile, mfu: float) -> float:
+        gpu_j, card_j = ALWAYS.energies(gpu_pass(work, profile, precision, mfu), card)
+        return gpu_j / card_j
+
+    name, is_ours = precision.name, side == "ours" and precision is BF16
+    return Figure(
+        f"physics.{PREFIX[side]}_vs_h100_{name.lower()}_7b", ratio(gpu, MFU), "1", MODELLED,
+        spread=_spread_at_7b(gpu, ratio),
+        target=Target(low=LEAST_OF_AN_H100) if is_ours else None,
+        note=f"tokens/J over those of an H100 in {name} at 50 % MFU, each with its whole board; "
+        f"{WHO[side]}; {AT}",
+    )  # fmt: skip
+
+
+def _limits(side: Side, work: StageWork, gpu: DeviceProfile, card: Pass) -> list[Figure]:
     """Find the MFU and the duty below which the card wins at 7 B."""
-    mfu, duty = break_even_mfu(work, profile, BF16, card), break_even_duty(gpu, card)
+
+    def mfu_of(profile: DeviceProfile) -> float | None:
+        return break_even_mfu(work, profile, BF16, card)
+
+    def duty_of(profile: DeviceProfile, mfu: float) -> float | None:
+        return break_even_duty(gpu_pass(work, profile, BF16, mfu), card)
+
+    mfus = ends_of(mfu_of(profile) for profile in (gpu, *corners(gpu))).spread("idle_w")
     made = []
-    for id, value, what, why in (
-        ("break_even_mfu_7b", mfu, "MFU of an H100 in BF16 below which the card takes fewer joules "
-         "a token (the H100 at its 700 W even there)", "the H100's launches alone take more"),
-        ("break_even_duty_7b", duty, "share of time that an H100 kept for these passes alone may "
-         "work (BF16, 50 % MFU) before it takes fewer joules than the card", "the card never wins"),
+    for id, value, spread, what, why in (
+        ("break_even_mfu_7b", mfu_of(gpu), mfus, "MFU of an H100 in BF16 below which the card "
+         "takes fewer joules a token (the H100 at its 700 W even there)",
+         "the H100's launches alone take more"),
+        ("break_even_duty_7b", duty_of(gpu, MFU), _spread_at_7b(gpu, duty_of), "share of time that "
+         "an H100 kept for these passes alone may work (BF16, 50 % MFU) before it takes fewer "
+         "joules than the card", "the card never wins"),
     ):  # fmt: skip
-        note = f"{what}; {WHO[side]}; {AT}"
+        id, note = f"physics.{PREFIX[side]}_{id}", f"{what}; {WHO[side]}; {AT}"
         made.append(
-            missing(f"{prefix}_{id}", "1", why)
+            missing(id, "1", why)
             if value is None
-            else Figure(f"{prefix}_{id}", value, "1", MODELLED, note=note)
+            else Figure(id, value, "1", MODELLED, spread, note=note)
         )
     return made
 
@@ -157,8 +204,9 @@ def _per_j(id: str, one: Pass, note: str) -> Figure:
     return Figure(id, N_TOKENS / one.energy_j, "token/J", MODELLED, note=note)
 
 
-def _break_even(found: BreakEvenMap) -> list[Figure]:
+def _break_even(ranged: RangedMap) -> list[Figure]:
     """The largest model for which the card wins anywhere, under three conditions."""
+    found = ranged.found
     everywhere = "any batch, row length, precision and MFU of the map"
     conditions = (
         ("", BUSY_ENOUGH, PRECISIONS, None,
@@ -172,19 +220,58 @@ def _break_even(found: BreakEvenMap) -> list[Figure]:
     for side in SIDES:
         name = "break_even_params_m" if side == "ours" else f"{side}_break_even_params_m"
         for suffix, accountings, precisions, mfus, where in conditions:
+            every = [
+                one.largest_winner(side, accountings, precisions, each)
+                for one, each in product(ranged.all, _mfus_of(ranged, mfus))
+            ]
+            ends = ends_of(None if size is None else params_m(size) for size in every)
+            keys = POWERS if mfus is None else (*POWERS, SCORING_MFU)
             size = found.largest_winner(side, accountings, precisions, mfus)
             id, note = f"physics.{name}{suffix}", f"{where}; {WHO[side]}"
             if size is None:
                 best = found.best_of(side, accountings, precisions, mfus)
-                why = f"the card wins nowhere: at best {best.ratio:.2g} x the H100's tokens/J "
-                made.append(missing(id, "M", f"{why}({best.words()}); {note}"))
+                top = ends_of(
+                    one.best_of(side, accountings, precisions, each).ratio
+                    for one, each in product(ranged.all, _mfus_of(ranged, mfus))
+                )
+                why = (
+                    f"the card wins nowhere: at best {best.ratio:.2g} x the H100's tokens/J "
+                    f"({best.words()}), {top.low:.2g} to {top.high:.2g} x by the ends of what is "
+                    f"assumed of the H100{_largest(ends, every)}; {note}"
+                )
+                made.append(replace(missing(id, "M", why), spread=ends.spread(*keys)))
             else:
-                made.append(Figure(id, params_m(size), "M", MODELLED, note=note))
+                if ends.low is None:
+                    note += "; nowhere at the low end of what is assumed of the H100"
+                made.append(
+                    Figure(id, params_m(size), "M", MODELLED, ends.spread(*keys), note=note)
+                )
     return made
 
 
-def _map(found: BreakEvenMap) -> list[Figure]:
+def _mfus_of(ranged: RangedMap, mfus: Sequence[float] | None) -> list[tuple[float, ...] | None]:
+    """The MFUs at which to find the largest winner: one by one where one stands for scoring's."""
+    return [None] if mfus is None else [(mfu,) for mfu in ranged.scoring_mfus]
+
+
+def _largest(ends: Ends, sizes: Sequence[str | None]) -> str:
+    if ends.high is None:
+        return ""
+    size = next(one for one in sizes if one is not None and params_m(one) == ends.high)
+    return f", where it wins up to {params_words(size)} at the high end"
+
+
+def _won(side: Side) -> Callable[[BreakEvenMap], float]:
+    return lambda one: one.won_share(side, BUSY_ENOUGH)
+
+
+def _best(side: Side, accountings: Sequence[ChargingRule]) -> Callable[[BreakEvenMap], float]:
+    return lambda one: one.best_of(side, accountings).ratio
+
+
+def _map(ranged: RangedMap) -> list[Figure]:
     """How much of the map the card wins, and whether our model keeps to the silicon's bound."""
+    found = ranged.found
     over = found.card_j["ours"] < found.card_j["bound"] * (1.0 - 1e-9)
     made = [
         Figure("physics.model_above_bound", float(np.count_nonzero(over)), "1", MODELLED,
@@ -197,16 +284,19 @@ def _map(found: BreakEvenMap) -> list[Figure]:
         best = found.best_of(side, BUSY_ENOUGH)
         made += [
             Figure(f"physics.{PREFIX[side]}_cells_won_share", share, "1", MODELLED,
+                   ranged.ends(_won(side)).spread(*POWERS),
                    note="cells with fewer joules a token than an H100 that is there anyway, or "
                    f"dedicated at a duty of 0.1 or more; {WHO[side]}"),
             Figure(f"physics.{PREFIX[side]}_best_ratio", best.ratio, "1", MODELLED,
+                   ranged.ends(_best(side, BUSY_ENOUGH)).spread(*POWERS),
                    note=f"the best of these cells: {best.words()}; {WHO[side]}"),
         ]  # fmt: skip
     return made
 
 
-def _at_full_power(found: BreakEvenMap, gpu: DeviceProfile) -> list[Figure]:
+def _at_full_power(ranged: RangedMap, gpu: DeviceProfile) -> list[Figure]:
     """How much of the map the card wins when the H100 draws its full power throughout."""
+    found, keys = ranged.found, ("idle_w", "mbu_decode")
     watts = f"{gpu.value('active_w'):.0f} W where memory rules too, which is kind to the card"
     made = []
     for side in SIDES:
@@ -214,28 +304,34 @@ def _at_full_power(found: BreakEvenMap, gpu: DeviceProfile) -> list[Figure]:
         won = found.won_share(side, BUSY_ENOUGH)
         made += [
             Figure(f"{name}_cells_won_share_full_power", won, "1", MODELLED,
+                   ranged.ends(_won(side)).spread(*keys),
                    note=f"as {name}_cells_won_share, the H100 at {watts}; {WHO[side]}"),
             Figure(f"{name}_best_ratio_full_power", best.ratio, "1", MODELLED,
+                   ranged.ends(_best(side, BUSY_ENOUGH)).spread(*keys),
                    note=f"the best of these cells: {best.words()}; the H100 at {watts}; "
                    f"{WHO[side]}"),
         ]  # fmt: skip
     return made
 
 
-def _seldom(found: BreakEvenMap, idle: BreakEvenMap, gpu: DeviceProfile) -> list[Figure]:
+def _seldom(ranged: RangedMap, idle: RangedMap, gpu: DeviceProfile) -> list[Figure]:
     """Give the best cells at low duty, which depend on the H100's idle power."""
     made = []
-    idles = (("", found, gpu.value("idle_w")), (f"_idle_{IDLE_HIGH_W:.0f}w", idle, IDLE_HIGH_W))
+    idles = (
+        ("", ranged, gpu.value("idle_w"), POWERS),
+        (f"_idle_{IDLE_HIGH_W:.0f}w", idle, IDLE_HIGH_W, POWERS[1:]),
+    )
     for side in SIDES:
         for name, accounting in (("10pct", TENTH), ("1pct", HUNDREDTH)):
-            for suffix, one, idle_w in idles:
-                best = one.best_of(side, (accounting,))
+            for suffix, one, idle_w, keys in idles:
+                best = one.found.best_of(side, (accounting,))
+                spread = one.ends(_best(side, (accounting,))).spread(*keys)
                 note = (
                     f"the best cell with an H100 that idles at {idle_w:.0f} W (assumed): "
                     f"{best.words()}; {WHO[side]}"
                 )
                 id = f"physics.{PREFIX[side]}_best_ratio_duty_{name}{suffix}"
-                made.append(Figure(id, best.ratio, "1", MODELLED, note=note))
+                made.append(Figure(id, best.ratio, "1", MODELLED, spread, note=note))
     return made
 
 
@@ -263,8 +359,10 @@ def _paper(
             _or_missing(f"{id}.limit", row.limit, row.unit, f"no limit: {row.why}",
                         f"{text}; {row.sense} the {LIMITS[row.against]}: {row.why}")
         )  # fmt: skip
-        made.append(_or_missing(f"{id}.ours", row.ours, row.unit, row.note or "no such figure",
-                                f"{text}; our cycle model or roofline; {row.note}"))  # fmt: skip
+        own = _or_missing(f"{id}.ours", row.ours, row.unit, row.note or "no such figure",
+                          f"{text}; our cycle model or roofline; {row.note}")  # fmt: skip
+        spread = None if row.ours_ends is None else row.ours_ends.spread(SCORING_MFU)
+        made.append(replace(own, spread=spread))
     for v in broken:
         id = f"physics.violation_{v.id}"
         kind = v.kind if v.kind == "contradiction" else f"above the {LIMITS[v.kind]}"

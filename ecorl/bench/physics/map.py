@@ -8,11 +8,9 @@ silicon. A ratio is tokens per joule of the card over those of the GPU: above 1 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -31,15 +29,12 @@ from ecorl.bench.physics.passes import (
     scoring,
 )
 from ecorl.devices import DeviceProfile
-from ecorl.files import write_whole
 
 Side = Literal["ours", "ideal", "bound"]
 """Level of the card: our cycle model, the ideal HLS design, the bound of the silicon."""
 
 SIDES: tuple[Side, ...] = ("ours", "ideal", "bound")
 Joules = npt.NDArray[np.float64]
-
-_MJ = 1e3
 
 
 class Axes(NamedTuple):
@@ -58,7 +53,7 @@ class Axes(NamedTuple):
     mfus: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
 
-QUICK = Axes(("20m", "360m", "7b"), (1, 64), (32, 512, 4096), (0.1, 0.5))
+QUICK = Axes(("20m", "360m", "7b"), (1, 64), (32, 512, 4096), (0.1, 0.4, 0.5, 0.6))
 
 
 class Cell(NamedTuple):
@@ -189,22 +184,6 @@ class BreakEvenMap:
         return max(winners, key=lambda size: SHAPES[size].n_params_active, default=None)
 
 
-class Maps(NamedTuple):
-    """The map, and twice more under another assumption about the H100.
-
-    Attributes:
-        found: by the H100's profile as it is.
-        idle: the H100 idles at `passes.IDLE_HIGH_W`.
-        full_power: the H100 draws its ``active_w`` where memory rules too. What it draws there by
-            its profile is fitted to decoding in large models; scoring of small ones may lie between
-            both maps.
-    """
-
-    found: BreakEvenMap
-    idle: BreakEvenMap
-    full_power: BreakEvenMap
-
-
 def params_m(size: str) -> float:
     """Millions of parameters that a token of a reward model multiplies with."""
     return SHAPES[size].n_params_active / 1e6
@@ -214,6 +193,28 @@ def params_words(size: str) -> str:
     """Write the active parameters of a model in words."""
     millions = params_m(size)
     return f"{millions:.0f} M" if millions < 1e3 else f"{millions / 1e3:.1f} B"
+
+
+CardPasses = dict[tuple[int, ...], dict[Side, Pass | None]]
+"""The card's passes by side, for each ``(size, rows, tokens)``; None where a model does not fit."""
+
+
+def card_passes(card: DeviceProfile, axes: Axes) -> CardPasses:
+    """Compute the card's passes, which depend on nothing of the GPU.
+
+    Args:
+        card: profile of the U55C.
+        axes: what the map spans.
+    """
+    made: CardPasses = {}
+    for i, j, k in np.ndindex(_cells(axes)):
+        work = scoring(SHAPES[axes.sizes[i]], axes.rows[j], axes.tokens[k])
+        made[i, j, k] = {
+            "ours": card_pass(work, card),
+            "ideal": ideal_pass(work, card),
+            "bound": bound_pass(work, card),
+        }
+    return made
 
 
 def break_even_map(
@@ -227,7 +228,21 @@ def break_even_map(
         axes: what it spans.
         memory_w: the GPU's power where memory rules, W; that of its profile when None.
     """
-    cells = (len(axes.sizes), len(axes.rows), len(axes.tokens))
+    return charge_passes(card_passes(card, axes), gpu, axes, memory_w)
+
+
+def charge_passes(
+    cards: CardPasses, gpu: DeviceProfile, axes: Axes, memory_w: float | None = None
+) -> BreakEvenMap:
+    """Compute the map from the card's passes.
+
+    Args:
+        cards: of `card_passes`.
+        gpu: profile of the H100.
+        axes: what they span.
+        memory_w: the GPU's power where memory rules, W; that of its profile when None.
+    """
+    cells = _cells(axes)
     gpus = (*cells, len(PRECISIONS), len(axes.mfus))
     made = BreakEvenMap(
         axes,
@@ -237,22 +252,22 @@ def break_even_map(
         {side: np.full(cells, "", "U16") for side in SIDES},
         np.zeros(cells, np.int64),
     )
-    for cell in np.ndindex(cells):
+    for cell, sides in cards.items():
         i, j, k = cell
         work = scoring(SHAPES[axes.sizes[i]], axes.rows[j], axes.tokens[k])
-        cards: dict[Side, Pass | None] = {
-            "ours": card_pass(work, card),
-            "ideal": ideal_pass(work, card),
-            "bound": bound_pass(work, card),
-        }
-        made.card_parts[cell] = 0 if cards["ours"] is None else cards["ours"].n_parts
-        for side, one in cards.items():
+        own = sides["ours"]
+        made.card_parts[cell] = 0 if own is None else own.n_parts
+        for side, one in sides.items():
             made.card_rules[side][cell] = "" if one is None else one.rules
         for p, m in np.ndindex(gpus[3:]):
             other = gpu_pass(work, gpu, PRECISIONS[p], axes.mfus[m], memory_w)
             made.gpu_rules[(*cell, p, m)] = other.rules
-            _charge(made, (*cell, p, m), other, cards, work.n_tokens)
+            _charge(made, (*cell, p, m), other, sides, work.n_tokens)
     return made
+
+
+def _cells(axes: Axes) -> tuple[int, int, int]:
+    return len(axes.sizes), len(axes.rows), len(axes.tokens)
 
 
 def _charge(
@@ -264,54 +279,3 @@ def _charge(
                 gpu_j, card_j = accounting.energies(gpu, card)
                 made.gpu_j[(*at, a)] = gpu_j / tokens
                 made.card_j[side][(*at, a)] = card_j / tokens
-
-
-# ---- the whole map as a file --------------------------------------------------------------------
-
-
-def as_data(found: BreakEvenMap) -> dict[str, object]:
-    """Convert the map to plain data for JSON: axes, then nested lists; an unknown cell is null."""
-    a = found.axes
-    return {
-        "provenance": "modelled",
-        "unit": "mJ/token; ratio: tokens/J of the card over tokens/J of the GPU",
-        "order": ["size", "rows", "tokens", "precision", "mfu", "accounting"],
-        "axes": {
-            "size": list(a.sizes),
-            "params_m": [round(params_m(size), 1) for size in a.sizes],
-            "rows": list(a.rows),
-            "tokens": list(a.tokens),
-            "precision": [p.name for p in PRECISIONS],
-            "mfu": list(a.mfus),
-            "accounting": [one.key for one in ACCOUNTINGS],
-        },
-        "gpu_mj_per_token": _nested(found.gpu_j * _MJ),
-        "card_mj_per_token": {s: _nested(found.card_j[s] * _MJ) for s in SIDES},
-        "ratio": {s: _nested(found.ratio(s)) for s in SIDES},
-        "gpu_rules": found.gpu_rules.tolist(),
-        "card_rules": {s: found.card_rules[s].tolist() for s in SIDES},
-        "card_parts": found.card_parts.tolist(),
-    }
-
-
-def write_map(found: BreakEvenMap, path: Path) -> None:
-    """Write the map as compact JSON; the file is whole or not there.
-
-    Args:
-        found: the map.
-        path: the file; its folder is made if need be.
-
-    Raises:
-        OSError: when the folder cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_data(found), allow_nan=False, separators=(",", ":"))
-    write_whole(path, text.replace("]],[[", "]],\n[[") + "\n")
-
-
-def _nested(values: Joules) -> object:
-    """Nested lists of three significant digits; None for NaN."""
-    if values.ndim == 0:
-        return None if np.isnan(values) else float(f"{float(values):.3g}")
-    parts: Iterable[Joules] = values
-    return [_nested(np.asarray(part)) for part in parts]

@@ -24,6 +24,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from ecorl.bench.physics.passes import LINK_BYTES_PER_S, scoring, silicon_ops_per_s
+from ecorl.bench.physics.ranges import Ends, ends_of, scoring_mfus
 from ecorl.devices import DeviceProfile, card_peak_ops, load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.devices.paper import REFERENCE_PARAMS, U55C_POWER_W
@@ -88,6 +89,8 @@ class Row:
         note: what to know of our figure.
         repeats: id of the row whose figure this one is again; empty otherwise.
         against: whose limit it is.
+        ours_ends: the interval of our figure by the MFU that scoring reaches; None where it does
+            not rest on that.
     """
 
     id: str
@@ -102,6 +105,7 @@ class Row:
     note: str = ""
     repeats: str = ""
     against: Against = "silicon"
+    ours_ends: Ends | None = None
 
     def beyond(self, other: float | None) -> float | None:
         """Tell how many times better the printed figure is than another; None without one."""
@@ -230,8 +234,23 @@ def rows(card: DeviceProfile, gpu: DeviceProfile, declared_dsps: int | None) -> 
     for printed in _DATA["figures"]:
         limit, own = derived.get(printed["id"], (None, None))
         why = printed["why"].format(**words)
-        made.append(Row(**(printed | {"limit": limit, "why": why, "ours": own})))
+        ends = None if own is None else _ends(printed["id"], own, gpu)
+        derived_here = {"limit": limit, "why": why, "ours": own, "ours_ends": ends}
+        made.append(Row(**(printed | derived_here)))
     return tuple(made)
+
+
+ROOFLINE_MFU = 0.5
+"""MFU of our figures of a GPU; the profiles say the same of scoring, with an interval."""
+_BY_MFU = {"h100_tokens_per_j": 1, "h100_ms": -1, "forward_ms": -1}
+"""Power of the MFU to which our figure of a GPU is proportional."""
+
+
+def _ends(id: str, own: float, gpu: DeviceProfile) -> Ends | None:
+    if id not in _BY_MFU:
+        return None
+    mfus = [mfu for mfu in scoring_mfus(gpu) if mfu is not None]
+    return ends_of(own * (mfu / ROOFLINE_MFU) ** _BY_MFU[id] for mfu in mfus)
 
 
 def _table_2(card: DeviceProfile, model: Ours, declared: int | None) -> dict[str, Derived]:
@@ -284,13 +303,13 @@ def _figure_3(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> dict[str,
             1e3 * model.tokens_per_ms / card.value("active_w"),
         ),
         # Our H100 is the roofline at 50 % MFU with 2 N operations a token, here and below.
-        "h100_tokens_per_j": (peak / ops / gpu_w, 0.5 * peak / OPS_PER_TOKEN / gpu_w),
+        "h100_tokens_per_j": (peak / ops / gpu_w, ROOFLINE_MFU * peak / OPS_PER_TOKEN / gpu_w),
         "dma_in_ms": (1e3 * sent / LINK_BYTES_PER_S, 1e3 * short.link_s),
         "kernel_ms": (stream, 1e3 * (short.kernel_s + short.launch_s)),
         "total_ms": (stream, 1e3 * short.time_s),
         "h100_ms": (
             stream_ms(gpu.value("memory_bytes_per_s"), 2.0 * REFERENCE_PARAMS),
-            1e3 * N_ROWS * SHORT * OPS_PER_TOKEN / (0.5 * peak),
+            1e3 * N_ROWS * SHORT * OPS_PER_TOKEN / (ROOFLINE_MFU * peak),
         ),
     }
 
@@ -304,6 +323,6 @@ def _lemma_1(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> dict[str, 
     stream = stream_ms(card.value("memory_bytes_per_s"))
     return {
         "lemma_ms": (stream, 1e3 * model.short.time_s),
-        "forward_ms": (forward_ms, 2.0 * forward_ms),
+        "forward_ms": (forward_ms, forward_ms / ROOFLINE_MFU),
         "l_max": (tokens / N_ROWS, model.tokens_per_ms * hidden_ms / N_ROWS),
     }

@@ -156,7 +156,7 @@ def gpu_pass(
 
 
 def with_idle_w(profile: DeviceProfile, idle_w: float) -> DeviceProfile:
-    """Copy a profile with another idle power.
+    """Copy a profile with another idle power, which has no interval then.
 
     Args:
         profile: the device.
@@ -165,6 +165,8 @@ def with_idle_w(profile: DeviceProfile, idle_w: float) -> DeviceProfile:
     figure = replace(
         profile.figure("idle_w"),
         value=idle_w,
+        low=None,
+        high=None,
         provenance=Provenance.MODELLED,
         source="assumed: another idle power, to see how much hangs on it",
     )

@@ -10,10 +10,11 @@ from rich.table import Table
 
 from ecorl.bench.physics.accounts import ACCOUNTINGS, ALWAYS, ChargingRule
 from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figures
-from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_words
+from ecorl.bench.physics.map import SIDES, Side, params_m, params_words
 from ecorl.bench.physics.paper import LIMITS, Row
-from ecorl.bench.physics.passes import BF16, PRECISIONS
-from ecorl.devices import DeviceProfile
+from ecorl.bench.physics.passes import BF16, PRECISIONS, Precision
+from ecorl.bench.physics.ranges import Ends, RangedMap, ends_of, scoring_mfus
+from ecorl.devices import DeviceProfile, cheapest, dearest
 from ecorl.devices.gpu_pass import streaming_w
 
 WIDTH = 100
@@ -59,7 +60,33 @@ def how(card: DeviceProfile, gpu: DeviceProfile) -> tuple[str, ...]:
         f"{full_w:.0f} W: low MFUs flatter the card."
     )
     idle = f"Idle power: {idle_w:.0f} W of the H100, {card.value('idle_w'):.1f} W of the card."
-    return (*wrap(of_gpu, WIDTH - 4), *_CARD_AND_CHARGES, idle)
+    return (*wrap(of_gpu, WIDTH - 4), *wrap(_assumed(gpu), WIDTH - 4), *_CARD_AND_CHARGES, idle)
+
+
+def _assumed(gpu: DeviceProfile) -> str:
+    """Which assumed figures have an interval, and which have none."""
+    ends = cheapest(gpu), dearest(gpu)
+    idle, power, share = (
+        sorted(of(end) for end in ends)
+        for of in (lambda p: p.value("idle_w"), streaming_w, lambda p: p.value("mbu_decode"))
+    )
+    mfus = scoring_mfus(gpu)
+    return (
+        "Intervals: the least and the most of a figure, with the H100's idle power at "
+        f"{idle[0]:.0f} and {idle[1]:.0f} W (assumed) and, where memory rules, {power[0]:.0f} W "
+        f"and {100 * share[1]:.0f} % of the bandwidth or {power[1]:.0f} W and "
+        f"{100 * share[0]:.0f} % (fitted to published decoding). Where one MFU stands "
+        "for scoring, at 50 %, also with "
+        f"{percent_words(mfus)} (assumed). Its {gpu.value('active_w'):.0f} W and its launches are "
+        "assumed without an interval, and nothing of the card has one."
+    )
+
+
+def percent_words(ends: Ends) -> str:
+    """Two shares in percent."""
+    assert ends.low is not None
+    assert ends.high is not None
+    return f"{100 * ends.low:.0f} to {100 * ends.high:.0f} %"
 
 
 def paper_table(rows: Sequence[Row]) -> Table:
@@ -83,7 +110,7 @@ def paper_table(rows: Sequence[Row]) -> Table:
             "none" if row.limit is None else number(row.limit),
             "" if row.limit is None else row.against[0].upper(),
             times(row.beyond(row.limit)),
-            "none" if row.ours is None else number(row.ours),
+            "none" if row.ours is None else _with_ends(number(row.ours), row.ours_ends),
             times(row.beyond(row.ours)),
             "ABOVE" if row.flagged else "",
         )
@@ -92,6 +119,7 @@ def paper_table(rows: Sequence[Row]) -> Table:
         "x limit, x ours: how many times the published figure is as large, of times as short.\n"
         + "".join(f"{key[0].upper()}: {words}.\n" for key, words in LIMITS.items())
         + "ours: cycle model (modelled); none: it has no such figure, or takes the published one.\n"
+        "Below ours: at the ends of the MFU that is assumed of scoring.\n"
         "ABOVE: beyond the limit."
     )
     return table
@@ -136,59 +164,92 @@ def _against(v: Violation) -> str:
     return "against one another" if v.kind == "contradiction" else f"above the {LIMITS[v.kind]}"
 
 
-def break_even_table(found: BreakEvenMap, side: Side) -> Table:
+def break_even_table(ranged: RangedMap, side: Side) -> Table:
     """Show the share of batches and models that the card wins, and its best ratio, by MFU.
 
     Args:
-        found: the map.
+        ranged: the map with its intervals.
         side: level of the card.
     """
-    table = Table(title=f"Where the card takes fewer joules a token: {CARD[side]}", width=WIDTH)
-    table.add_column("who pays idle power")
+    title = f"Where the card takes fewer joules a token: {CARD[side]}"
+    table = Table(title=title, width=WIDTH, padding=0)
+    table.add_column("who pays idle power", overflow="fold")
     table.add_column("H100")
-    for mfu in found.axes.mfus:
-        table.add_column(f"{100 * mfu:.0f} % MFU", justify="right")
-    table.add_column("largest", justify="right")
+    for mfu in ranged.found.axes.mfus:
+        table.add_column(f"{100 * mfu:.0f} % MFU", justify="right", no_wrap=True)
+    table.add_column("largest", justify="right", no_wrap=True)
     for accounting in ACCOUNTINGS:
         for i, precision in enumerate(PRECISIONS):
-            cells = []
-            for mfu in found.axes.mfus:
-                one = found.chosen(side, (accounting,), (precision,), (mfu,))
-                one = one[~np.isnan(one)]
-                cells.append(f"{_percent(float(np.mean(one > 1)))}\n{number(one.max())} x")
-            size = found.largest_winner(side, (accounting,), (precision,))
-            largest = "none" if size is None else params_words(size)
+            cells = [
+                _share_and_best(ranged, side, accounting, precision, mfu)
+                for mfu in ranged.found.axes.mfus
+            ]
+            largest = _largest(ranged, side, accounting, precision)
             table.add_row("" if i else accounting.title, precision.name, *cells, largest)
         table.add_section()
     table.caption = (
         "share of cells (model, rows, tokens a row) that the card wins; below it its best ratio;\n"
-        "largest: the largest model that wins in some cell of the row"
+        "largest: the largest model that wins in some cell of the row; below each its interval\n"
+        "at the MFU of the column, where there is more than one value"
     )
     return table
 
 
-def slice_table(found: BreakEvenMap, side: Side, accounting: ChargingRule, mfu: float) -> Table:
+def _share_and_best(
+    ranged: RangedMap, side: Side, accounting: ChargingRule, precision: Precision, mfu: float
+) -> str:
+    shares, best = [], []
+    for one in ranged.all:
+        ratios = one.chosen(side, (accounting,), (precision,), (mfu,))
+        ratios = ratios[~np.isnan(ratios)]
+        shares.append(float(np.mean(ratios > 1)))
+        best.append(float(ratios.max()))
+    low, high = (_percent(share) for share in (min(shares), max(shares)))
+    # One sign for percent is enough, and nothing for a share that is the same at both ends.
+    share = "" if low == high else f"{low.removesuffix(' %')}-{high}"
+    return f"{_percent(shares[0])}\n{share}\n{number(best[0])} x\n{short_range(ends_of(best))}"
+
+
+def _largest(ranged: RangedMap, side: Side, accounting: ChargingRule, precision: Precision) -> str:
+    sizes = [one.largest_winner(side, (accounting,), (precision,)) for one in ranged.all]
+    own, *_ = words = ["none" if size is None else params_words(size) for size in sizes]
+    low, *_, high = (
+        word for _, word in sorted((0.0 if size is None else params_m(size), word)
+                                   for size, word in zip(sizes, words, strict=True))
+    )  # fmt: skip
+    return own if low == high else f"{own}\n{low}\nto {high}"
+
+
+def slice_table(ranged: RangedMap, side: Side, accounting: ChargingRule, mfu: float) -> Table:
     """Show the ratios of one row at a time, by model and length.
 
     Args:
-        found: the map.
+        ranged: the map with its intervals.
         side: level of the card.
         accounting: who pays for idle power.
         mfu: share of the GPU's peak.
     """
-    title = f"Ratio at one row, BF16 at {100 * mfu:.0f} % MFU, {accounting.title}: {CARD[side]}"
-    table = Table(title=title, width=WIDTH)
+    mfus = ranged.scoring_mfus
+    title = (
+        f"Ratio at one row, BF16 at {100 * mfu:.0f} % MFU ({100 * mfus[0]:.0f} to "
+        f"{100 * mfus[-1]:.0f}), {accounting.title}: {CARD[side]}"
+    )
+    table = Table(title=title, width=WIDTH, padding=0)
     table.add_column("model \\ tokens", justify="right")
-    for tokens in found.axes.tokens:
-        table.add_column(f"{tokens:,}", justify="right")
-    ratios = found.chosen(side, (accounting,), (BF16,), (mfu,))[:, 0, :, 0, 0, 0]
-    for size, own in zip(found.axes.sizes, ratios, strict=True):
-        table.add_row(params_words(size), *(number(value) for value in own))
+    for tokens in ranged.found.axes.tokens:
+        table.add_column(f"{tokens:,}", justify="right", no_wrap=True)
+    ratios, low, high = ranged.one_row(side, accounting, BF16, mfu)
+    for i, size in enumerate(ranged.found.axes.sizes):
+        cells = [
+            f"{number(ratios[i, j])}\n{short_range(Ends(low[i, j], high[i, j]))}"
+            for j in range(ratios.shape[1])
+        ]
+        table.add_row(params_words(size), *cells)
     return table
 
 
 def tables(
-    found: BreakEvenMap,
+    ranged: RangedMap,
     rows: Sequence[Row],
     checks: Sequence[Check],
     broken: Sequence[Violation],
@@ -196,7 +257,7 @@ def tables(
     """Make all tables in order.
 
     Args:
-        found: the map.
+        ranged: the map with its intervals.
         rows: printed figures with their limits.
         checks: all checks.
         broken: what cannot be true.
@@ -204,8 +265,8 @@ def tables(
     yield paper_table(rows)
     yield violation_table(broken, checks)
     for side in SIDES:
-        yield break_even_table(found, side)
-        yield slice_table(found, side, ALWAYS, 0.5)
+        yield break_even_table(ranged, side)
+        yield slice_table(ranged, side, ALWAYS, 0.5)
 
 
 def _percent(share: float) -> str:
@@ -224,6 +285,27 @@ def number(value: float) -> str:
         return f"{value:,.0f}"
     text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:.6f}".rstrip("0") if "e" in text else text
+
+
+def short(value: float) -> str:
+    """A ratio in four characters or so: two decimals, or three without the leading zero."""
+    if np.isnan(value):
+        return "n/a"
+    if value >= 99.5:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if value >= 0.095 else f"{value:.3f}".lstrip("0")
+
+
+def short_range(ends: Ends) -> str:
+    """The interval of a ratio; one value where both ends read the same."""
+    low, high = ("n/a" if end is None else short(end) for end in ends)
+    return low if low == high else f"{low}-{high}"
+
+
+def _with_ends(text: str, ends: Ends | None) -> str:
+    if ends is None or ends.low is None or ends.high is None:
+        return text
+    return f"{text}\n{number(ends.low)}-{number(ends.high)}"
 
 
 def times(value: float | None) -> str:

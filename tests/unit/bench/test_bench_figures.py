@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -48,8 +49,17 @@ def test_lines():
     assert figure(2.0, Target(high=3)).line().endswith("2 s  <= 3: holds")
     assert figure(2.0, Target(low=3)).line().endswith("2 s  >= 3: falls short")
     assert figure(0.0).line().endswith("0 s  no target")
+    ends = {"low": 1.5, "high": 2.25, "of": ["idle_w"]}
+    assert replace(figure(2.0), spread=ends).line().endswith("2 s  1.5 to 2.25; no target")
+    half = replace(figure(2.0), spread=ends | {"low": None})
+    assert half.line().endswith("2 s  none to 2.25; no target")
+    # An interval of a measurement is no interval of what a model assumes.
+    measured = replace(figure(2.0), spread={"low": 1.5, "high": 2.25, "n": 5})
+    assert measured.line().endswith("2 s  no target")
     line = missing("x.y", "s", "no clock", Target(high=1)).line()
     assert line.endswith("none  no clock")
+    gap = replace(missing("x.y", "s", "no clock"), spread={"low": None, "high": None, "of": []})
+    assert gap.line().endswith("none  no clock")
     assert "holds" not in line
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,11 +25,10 @@ from ecorl.bench.physics.map import (
     QUICK,
     SIDES,
     Axes,
-    as_data,
     break_even_map,
     params_m,
-    write_map,
 )
+from ecorl.bench.physics.map_file import as_data, write_map
 from ecorl.bench.physics.passes import (
     ASSUMED_POWER_W,
     BF16,
@@ -45,7 +45,21 @@ from ecorl.bench.physics.passes import (
     with_idle_w,
 )
 from ecorl.bench.physics.plot import draw
-from ecorl.bench.physics.tables import WIDTH, break_even_table, number, slice_table
+from ecorl.bench.physics.ranges import (
+    Ends,
+    corners,
+    ends_of,
+    ranged_map,
+    scoring_mfus,
+)
+from ecorl.bench.physics.tables import (
+    WIDTH,
+    break_even_table,
+    how,
+    number,
+    short_range,
+    slice_table,
+)
 from ecorl.devices import bound_ops_per_s, load_profile, single_pass, stage_cost
 
 U55C, H100 = load_profile("u55c"), load_profile("h100_sxm")
@@ -60,13 +74,23 @@ passes = st.builds(
 
 
 @pytest.fixture(scope="module")
-def quick():
-    return break_even_map(U55C, H100, QUICK)
+def ranged_quick():
+    return ranged_map(U55C, H100, QUICK)
 
 
 @pytest.fixture(scope="module")
-def whole():
-    return break_even_map(U55C, H100, Axes())
+def quick(ranged_quick):
+    return ranged_quick.found
+
+
+@pytest.fixture(scope="module")
+def ranged_whole():
+    return ranged_map(U55C, H100, Axes())
+
+
+@pytest.fixture(scope="module")
+def whole(ranged_whole):
+    return ranged_whole.found
 
 
 # ---- by hand ------------------------------------------------------------------------------------
@@ -167,10 +191,12 @@ def test_a_model_that_does_not_fit_has_no_figure(monkeypatch):
     )
     tiny = type(small)("tiny", "tiny", "fpga", figures)
     assert card_pass(scoring(SHAPES["50m"], 4, 64), tiny) is None
-    made = break_even_map(tiny, H100, Axes(("50m",), (4,), (64,), (0.5,)))
+    ranged = ranged_map(tiny, H100, Axes(("50m",), (4,), (64,), (0.5,)))
+    made = ranged.found
     assert np.isnan(made.card_j["ours"]).all()
     assert np.isfinite(made.card_j["bound"]).all()
-    assert as_data(made)["ratio"]["ours"] == [[[[[[None] * len(ACCOUNTINGS)]] * 2]]]
+    for key in ("ratio", "ratio_low", "ratio_high"):
+        assert as_data(ranged)[key]["ours"] == [[[[[[None] * len(ACCOUNTINGS)]] * 2]]]
     assert made.largest_winner("ours") is None
 
 
@@ -277,6 +303,105 @@ def test_the_map_spans_what_it_says(whole):
     assert (min(whole.axes.mfus), max(whole.axes.mfus)) == (0.1, 0.6)
 
 
+# ---- intervals ----------------------------------------------------------------------------------
+
+
+def test_corners_are_the_ends_of_the_profile():
+    found = corners(H100)
+    assert [one.value("idle_w") for one in found] == [60.0, 120.0] * 2
+    assert [one.value("busy_w") for one in found] == [306.0] * 2 + [360.0] * 2
+    assert [one.value("mbu_decode") for one in found] == [0.91] * 2 + [0.883] * 2
+    # What has no interval stays.
+    for key in ("active_w", "launch_s", "peak_bf16_flops", "memory_bytes_per_s"):
+        assert {one.value(key) for one in found} == {H100.value(key)}
+    assert [one.value("idle_w") for one in corners(with_idle_w(H100, 120.0))] == [120.0, 120.0]
+    assert scoring_mfus(H100) == (0.4, 0.6)
+    assert corners(U55C) == ()
+
+
+def test_a_missing_end_is_the_lowest():
+    assert ends_of([2.0, None, 1.0]) == Ends(None, 2.0)
+    assert ends_of([None]) == Ends(None, None)
+    assert ends_of([2.0, 1.0]).spread("idle_w") == {"low": 1.0, "high": 2.0, "of": ["idle_w"]}
+
+
+def test_interval_of_a_memory_bound_cell_by_hand(ranged_whole):
+    """7 B, one row of 32 tokens: the weights are read once, and that rules at every MFU from 0.2.
+
+    On a GPU that is there anyway the pass costs most at the dear end of reading and the low end of
+    idle power, and the card costs the same whatever the GPU does.
+    """
+    at = (6, 0, 0, 0, 4, ACCOUNTINGS.index(ANYWAY))
+    assert ranged_whole.found.gpu_rules[at[:5]] == "memory"
+    card_j = bound_pass(scoring(SHAPES["7b"], 1, 32), U55C).energy_j
+    moved = 2 * SHAPES["7b"].n_params_active + 2 * 32 * (2 * 32 * 4096 * 2)
+    ends = []
+    for busy_w, j_per_byte, mbu, idle_w in (
+        (306, 4.91e-11, 0.91, 120), (360, 7.67e-11, 0.883, 60),
+    ):  # fmt: skip
+        gpu_j = moved * j_per_byte + (busy_w - idle_w) * moved / (mbu * 3.35e12)
+        ends.append(gpu_j / card_j)
+    low, high = ranged_whole.ratio_ends("bound")
+    assert (low[at], high[at]) == pytest.approx(ends)
+    assert ends == pytest.approx([1.53, 2.48], abs=0.01)
+
+
+def test_interval_of_a_compute_bound_cell_by_hand(ranged_whole):
+    """Its 700 W have no interval, so that idle power alone is left, and beside it the MFU."""
+    work = scoring(SHAPES["7b"], 1, 512)
+    low, high = ranged_whole.ratio_ends("ideal")
+    at = (6, 0, 4, 0, 4, ACCOUNTINGS.index(ANYWAY))
+    assert ranged_whole.found.gpu_rules[at[:5]] == "compute"
+    ratio = ranged_whole.found.ratio("ideal")[at]
+    assert (low[at], high[at]) == pytest.approx((ratio * 580 / 630, ratio * 640 / 630))
+    # In the picture 50 % MFU stands for 40 to 60 %; at 10 % there is nothing to stand for.
+    own, least, most = ranged_whole.one_row("ideal", ANYWAY, BF16, 0.5)
+    assert own[6, 4] == ratio
+    assert least[6, 4] == pytest.approx(ratio * 580 / 630 * 0.5 / 0.6)
+    assert most[6, 4] == pytest.approx(ratio * 640 / 630 * 0.5 / 0.4)
+    alone = ranged_whole.one_row("ideal", ANYWAY, BF16, 0.1)
+    assert alone[1][6, 4] == low[6, 0, 4, 0, 0, 0]
+    assert gpu_pass(work, H100, BF16, 0.6).rules == "compute"
+
+
+idles, ends_of_reading = st.floats(60.0, 120.0), st.floats(0.0, 1.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(idles, ends_of_reading, ends_of_reading, ends_of_reading)
+def test_no_gpu_within_the_intervals_is_outside_the_map_s(idle_w, busy, moving, share):
+    axes = Axes(("20m", "7b"), (1,), (32, 512), (0.1, 0.5))
+    figures = dict(H100.figures)
+    for key, at in (("busy_w", busy), ("j_per_byte", moving), ("mbu_decode", share)):
+        one = figures[key]
+        figures[key] = replace(one, value=one.low + at * (one.high - one.low), low=None, high=None)
+    other = with_idle_w(replace(H100, figures=figures), idle_w)
+    made, ranged = break_even_map(U55C, other, axes), ranged_map(U55C, H100, axes)
+    for side in SIDES:
+        low, high = ranged.ratio_ends(side)
+        # Duties below 1 charge the share of bandwidth to both sides: a little can lie between.
+        assert (made.ratio(side) >= low * (1 - 2e-3)).all()
+        assert (made.ratio(side) <= high * (1 + 2e-3)).all()
+
+
+def test_what_has_no_interval_is_one_value(ranged_whole):
+    alone = ranged_map(U55C, corners(H100)[0], Axes(("7b",), (1,), (512,), (0.5,)))
+    assert alone.all == (alone.found,)
+    low, high = alone.ends(lambda one: one.best_of("ours").ratio)
+    assert low == high
+    assert short_range(Ends(low, high)) == f"{low:.2f}"
+    assert short_range(Ends(0.0296, 1.5)) == ".030-1.50"
+    assert short_range(Ends(None, None)) == "n/a"
+
+
+def test_the_arithmetic_names_what_has_an_interval_and_what_has_none():
+    told = " ".join(how(U55C, H100))
+    assert "idle power at 60 and 120 W (assumed)" in told
+    assert "456 W and 91 % of the bandwidth or 587 W and 88 % (fitted" in told
+    assert "40 to 60 % (assumed)" in told
+    assert "Its 700 W and its launches are assumed without an interval" in told
+
+
 # ---- cells, tables, files -----------------------------------------------------------------------
 
 
@@ -307,15 +432,18 @@ def test_best_cell_and_largest_winner(quick):
         assert largest == (expected[-1] if expected else None)
 
 
-def test_map_file_has_every_cell(quick, tmp_path):
-    path = tmp_path / "map.json"
-    write_map(quick, path)
+def test_map_file_has_every_cell(ranged_quick, tmp_path):
+    path, quick = tmp_path / "map.json", ranged_quick.found
+    write_map(ranged_quick, path)
     data = json.loads(path.read_text())
     shape = tuple(len(data["axes"][name]) for name in data["order"])
     for side in SIDES:
         ratios = np.array(data["ratio"][side])
         assert ratios.shape == shape == quick.gpu_j.shape
         np.testing.assert_allclose(ratios, quick.ratio(side), rtol=6e-3)
+        low, high = (np.array(data[key][side]) for key in ("ratio_low", "ratio_high"))
+        assert (low <= ratios).all()
+        assert (ratios <= high).all()
     np.testing.assert_allclose(
         np.array(data["gpu_mj_per_token"]) / 1e3, quick.gpu_j, rtol=6e-3
     )  # fmt: skip
@@ -324,16 +452,19 @@ def test_map_file_has_every_cell(quick, tmp_path):
     assert set(np.unique(data["gpu_rules"])) <= {"compute", "memory", "launch"}
 
 
-def test_tables_fit_a_terminal(whole):
+def test_tables_fit_a_terminal(ranged_whole):
     from rich.console import Console
 
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     for side in SIDES:
-        console.print(break_even_table(whole, side))
-        console.print(slice_table(whole, side, ALWAYS, 0.5))
+        console.print(break_even_table(ranged_whole, side))
+        console.print(slice_table(ranged_whole, side, ALWAYS, 0.5))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert sum("duty 0.01" in line for line in lines) == len(SIDES)
+    # Each interval stands below its figure: of the best ratio at a duty of 0.1, and of 7 B.
+    assert any(" 0.55-1.09" in line for line in lines)
+    assert any("0.20-0.31" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +476,7 @@ def test_numbers_in_words(value, text):
     assert number(value) == text
 
 
-def test_picture_is_a_png(quick, tmp_path):
+def test_picture_is_a_png(ranged_quick, tmp_path):
     path = tmp_path / "deep" / "map.png"
-    draw(quick, H100, path)
+    draw(ranged_quick, H100, path)
     assert path.read_bytes().startswith(b"\x89PNG")

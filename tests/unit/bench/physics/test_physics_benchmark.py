@@ -16,8 +16,10 @@ import pytest
 
 from ecorl.bench.figures import as_quick
 from ecorl.bench.physics.accounts import ACCOUNTINGS, ALWAYS
-from ecorl.bench.physics.map import SIDES, Axes, as_data, break_even_map
+from ecorl.bench.physics.map import SIDES, Axes, break_even_map
+from ecorl.bench.physics.map_file import as_data
 from ecorl.bench.physics.passes import PRECISIONS
+from ecorl.bench.physics.ranges import POWERS, SCORING_MFU, ranged_map
 from ecorl.bench.physics.tables import WIDTH
 from ecorl.devices import load_profile
 
@@ -71,6 +73,32 @@ def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys):
     assert as_quick(found)[0].id.endswith("@quick")
 
 
+WITHOUT_THE_GPU = {"model_above_bound"} | {
+    f"{card}_tokens_per_j_7b" for card in ("u55c", "u55c_ideal", "u55c_bound")
+}
+BY_THE_MFU = {f"paper_{row}.ours" for row in ("h100_tokens_per_j", "h100_ms", "forward_ms")}
+
+
+def test_what_rests_on_the_gpu_has_its_interval(script):
+    figures = script.measure(SimpleNamespace(quick=True, json=None, plot=None))[1]
+    for figure in figures:
+        name = figure.id.removeprefix("physics.")
+        if name in WITHOUT_THE_GPU or name.startswith(("paper_", "violation_")):
+            assert (figure.spread is not None) is (name in BY_THE_MFU), name
+            continue
+        low, high, of = (figure.spread[key] for key in ("low", "high", "of"))
+        assert set(of) <= {*POWERS, SCORING_MFU}
+        if figure.value is not None:
+            assert high is not None
+            assert figure.value <= high
+            assert low is None or low <= figure.value
+        if "7b" in name and "break_even_mfu" not in name:
+            assert of == ["idle_w", SCORING_MFU], name
+            assert low < figure.value < high
+    line = next(f.line() for f in figures if f.id == "physics.u55c_ideal_vs_h100_bf16_7b")
+    assert "0.2074 to 0.3123; no target" in line
+
+
 def test_benchmark_ratio_at_7b_is_that_of_the_map(script, tmp_path):
     axes = Axes(("7b",), (1,), (512,), (0.5,))
     one = break_even_map(load_profile("u55c"), load_profile("h100_sxm"), axes)
@@ -104,7 +132,7 @@ def committed():
 
 @pytest.fixture(scope="module")
 def some():
-    return as_data(break_even_map(load_profile("u55c"), load_profile("h100_sxm"), SOME))
+    return as_data(ranged_map(load_profile("u55c"), load_profile("h100_sxm"), SOME))
 
 
 def _same_cells(axes, values):
@@ -137,7 +165,7 @@ def test_the_committed_map_spans_what_the_benchmark_spans(committed, some):
 
 def test_cells_of_the_committed_map_are_those_of_the_models(committed, some):
     pairs = [(committed["gpu_mj_per_token"], some["gpu_mj_per_token"])]
-    for key in ("card_mj_per_token", "ratio"):
+    for key in ("card_mj_per_token", "ratio", "ratio_low", "ratio_high"):
         assert set(committed[key]) == set(SIDES)
         pairs += [(committed[key][side], some[key][side]) for side in SIDES]
     for stored, fresh in pairs:
@@ -162,3 +190,10 @@ def test_committed_figures_are_those_of_the_models(script, tmp_path):
         value = None if figure.value is None else pytest.approx(figure.value, rel=1e-6)
         assert stored[id]["value"] == value, id
         assert stored[id]["note"] == figure.note, id
+        assert (stored[id]["spread"] is None) is (figure.spread is None), id
+        if figure.spread is not None:
+            assert stored[id]["spread"]["of"] == figure.spread["of"], id
+            for end in ("low", "high"):
+                value = figure.spread[end]
+                value = None if value is None else pytest.approx(value, rel=1e-6)
+                assert stored[id]["spread"][end] == value, id

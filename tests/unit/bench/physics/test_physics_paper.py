@@ -82,6 +82,17 @@ def test_limits_by_hand(printed, id, limit):
     assert printed[id].limit == pytest.approx(limit, rel=3e-3)
 
 
+def test_ours_of_a_gpu_has_the_interval_of_the_mfu(printed):
+    ends = {id: row.ours_ends for id, row in printed.items() if row.ours_ends is not None}
+    assert set(ends) == set(GPU_FIGURES)
+    assert ends["h100_tokens_per_j"] == pytest.approx(
+        [mfu * 989e12 / 14e9 / 700 for mfu in (0.4, 0.6)], rel=1e-6
+    )
+    for id in ("h100_ms", "forward_ms"):
+        own = printed[id].ours
+        assert ends[id] == pytest.approx((own * 0.5 / 0.6, own * 0.5 / 0.4))
+
+
 def test_each_limit_says_whose_it_is(printed):
     """The paper's own array where it prints one, an H100 for GPUs, else the card's data sheets."""
     whose = {
