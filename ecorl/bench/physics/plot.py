@@ -128,7 +128,7 @@ def _panel(
         weight = "bold" if ratio > 1.0 else "normal"
         axes.text(j, i + 0.02, short(float(ratio)), ha="center", va="bottom", fontsize=8.5,
                   color=colour, weight=weight)  # fmt: skip
-        axes.text(j, i - 0.06, short_range(Ends(low, high)), ha="center", va="top", fontsize=6.2,
+        axes.text(j, i - 0.06, short_range(Ends(low, high)), ha="center", va="top", fontsize=6,
                   color=colour)  # fmt: skip
         if wins:
             frame = Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, linewidth=1.3,
