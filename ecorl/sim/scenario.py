@@ -259,9 +259,9 @@ class Scenario:
             models=self.models,
             n_rows=self.n_rows,
             prompt_length=self.prompt_length,
-            gpu=_profile(self.gpu),
+            gpu=profile_of(self.gpu),
             n_gpus=self.n_gpus,
-            card=_profile(self.card),
+            card=profile_of(self.card),
             n_cards=self.n_cards,
             with_reference=self.with_reference,
             reward_calls=self.reward_calls,
@@ -294,7 +294,12 @@ class Scenario:
         return np.round(self.n_rows * np.clip(factor, 0.5, 2.0))
 
 
-def _profile(device: str | DeviceProfile) -> DeviceProfile:
+def profile_of(device: str | DeviceProfile) -> DeviceProfile:
+    """Return the profile of a device that is given by its name or as one.
+
+    Args:
+        device: name of a packaged profile, or a profile.
+    """
     return load_profile(device) if isinstance(device, str) else device
 
 

@@ -56,11 +56,11 @@ class TrainingPlan:
     """
 
     family: Family = "roofline"
-    n_scenarios: int = 640
+    n_scenarios: int = 480
     n_iterations: int = 50
-    n_rounds: int = 5
+    n_rounds: int = 4
     n_epochs: int = 8
-    ppo_steps: int = 300_000
+    ppo_steps: int = 200_000
     imitate: bool = True
     measured: bool = True
     seed: int = 0

@@ -3,7 +3,8 @@
 `mixed` jobs cost what their tables say, `wrong_tables` and `drift` do not (`Divergence`). In all of
 them completions are drawn one by one, nobody tells the tasks of a batch, readings scatter and the
 queue is known by an old report. What is kept out of training differs in kind: the A100 in either
-place, DAPO, the 3 B models, and the ways in which costs drift.
+place, DAPO, the 3 B models, and the ways in which costs drift. Half of the GPUs of training are
+made up, from half to twice the speed and the power of one that exists.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from ecorl.sim.families.pools import (
     TRAINING_ALGORITHMS,
 )
 from ecorl.sim.families.pricing import is_priced
-from ecorl.sim.families.profiles import cpu_profile
-from ecorl.sim.scenario import Limits, Scenario
+from ecorl.sim.families.profiles import cpu_profile, varied_gpu
+from ecorl.sim.scenario import Limits, Scenario, profile_of
 
 GPUS = ("h100_sxm", "h200", "b200_sxm", "l4")
 SECONDS = ("l4", "h100_sxm", "u55c")
@@ -150,26 +151,39 @@ def _job(rng: np.random.Generator, name: str, held_out: bool) -> Scenario:
 
 def _devices(
     rng: np.random.Generator, on_cpu: bool, held_out: bool
-) -> tuple[DeviceProfile, DeviceProfile]:
+) -> tuple[str | DeviceProfile, str | DeviceProfile]:
     """Draw the training's GPU and a second device that draws no more power than it.
 
     Where one kind is held out, one of the two is of it.
     """
     if on_cpu:
-        card = load_profile("u55c") if rng.random() < 0.5 else cpu_profile(4)
-        return cpu_profile(16), card
+        return cpu_profile(16), "u55c" if rng.random() < 0.5 else cpu_profile(4)
     while True:
-        gpu, card = load_profile(str(rng.choice(GPUS))), load_profile(str(rng.choice(SECONDS)))
+        gpu, card = str(rng.choice(GPUS)), str(rng.choice(SECONDS))
         if held_out and rng.random() < 0.5:
-            gpu = load_profile(HELD_OUT_GPU)
+            gpu = HELD_OUT_GPU
         elif held_out:
-            card = load_profile(HELD_OUT_GPU)
-        if card.value("active_w") <= gpu.value("active_w"):
-            return gpu, card
+            card = HELD_OUT_GPU
+        if load_profile(card).value("active_w") <= load_profile(gpu).value("active_w"):
+            break
+    if held_out:
+        return gpu, card
+    # So that a network does not learn three devices by heart.
+    return _varied(gpu, rng), _varied(card, rng)
+
+
+def _varied(name: str, rng: np.random.Generator) -> str | DeviceProfile:
+    """Draw a device between those that exist, half of the times; the named one else."""
+    if rng.random() < 0.5 or load_profile(name).kind is not DeviceKind.GPU:
+        return name
+    speed, power = np.exp(rng.uniform(np.log(0.5), np.log(2.0), 2))
+    return varied_gpu(name, float(speed), float(power))
 
 
 def _couplings(
-    rng: np.random.Generator, gpus: tuple[DeviceProfile, int], cards: tuple[DeviceProfile, int]
+    rng: np.random.Generator,
+    gpus: tuple[str | DeviceProfile, int],
+    cards: tuple[str | DeviceProfile, int],
 ) -> dict[str, object]:
     """Draw what couples iterations to one another and this job to others."""
     made: dict[str, object] = {}
@@ -191,8 +205,11 @@ def _couplings(
             "failure_rate": float(rng.uniform(0.0, 0.01)),
             "timeout_iterations": float(rng.uniform(0.2, 1.0)),
         }
-    if rng.random() < 0.2 and cards[0].kind is not DeviceKind.CPU:
-        (gpu, n_gpus), (card, n_cards) = gpus, cards
+    (gpu, n_gpus), (card, n_cards) = (
+        (profile_of(gpus[0]), gpus[1]),
+        (profile_of(cards[0]), cards[1]),
+    )
+    if rng.random() < 0.2 and card.kind is not DeviceKind.CPU:
         idle_w, active_w = card.value("idle_w"), card.value("active_w")
         each_w = idle_w + float(rng.uniform(0.4, 1.0)) * (active_w - idle_w)
         made["rack_limit_w"] = n_gpus * gpu.value("active_w") + n_cards * each_w

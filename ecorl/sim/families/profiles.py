@@ -64,3 +64,28 @@ def silicon_card(name: str, clock_share: float = 1.0) -> DeviceProfile:
         )
     title = f"hypothetical {part.title} at its silicon's limit"
     return DeviceProfile(f"{name}_silicon_{clock_share:.3g}", title, DeviceKind.FPGA, figures)
+
+
+def varied_gpu(name: str, speed: float, power: float) -> DeviceProfile:
+    """Make up a GPU from a known one; for training alone.
+
+    Args:
+        name: profile of the known GPU.
+        speed: factor on its arithmetic and its memory's bandwidth.
+        power: factor on all of its power.
+    """
+    base = load_profile(name)
+    factors = dict.fromkeys(("peak_bf16_flops", "memory_bytes_per_s"), speed)
+    factors |= dict.fromkeys(("idle_w", "active_w", "tdp_w", "busy_w"), power)
+    # Of a byte and an operation: the same share of the power over the same share of the speed.
+    factors |= dict.fromkeys(("j_per_byte", "j_per_op"), power / speed)
+    source = f"made up: {name} at {speed:.3g} x its speed and {power:.3g} x its power"
+    figures = dict(base.figures)
+    for key, factor in factors.items():
+        figure = figures.get(key)
+        if figure is not None:
+            figures[key] = replace(
+                figure, value=figure.value * factor, low=None, high=None,
+                provenance=Provenance.MODELLED, source=source,
+            )  # fmt: skip
+    return DeviceProfile(f"{name}_x{speed:.3g}", f"made-up {base.title}", DeviceKind.GPU, figures)

@@ -12,7 +12,8 @@ from ecorl.policy.training.origin import FIGURES, figures_digest, is_stale
 from ecorl.policy.training.train import TrainingPlan, train
 from ecorl.scheduler import tables
 from ecorl.scheduler.learned import PolicyFile
-from ecorl.sim import families, scenario, scenario_costs
+from ecorl.sim import scenario, scenario_costs
+from ecorl.sim.families import jobs, training_pool
 
 TINY = TrainingPlan("paper", n_scenarios=2, n_iterations=8, n_rounds=1, n_epochs=1, ppo_steps=0)
 
@@ -27,12 +28,16 @@ def test_the_shipped_policy_was_trained_on_the_figures_of_this_program():
 
 
 def test_the_sample_holds_every_gpu_and_model_size_of_the_pool():
-    sample = families.roofline_scenarios(0, origin.N_SAMPLED)
-    gpus = {s.setting.gpu.name for s in sample}
-    assert {g if isinstance(g, str) else g.name for g in families.GPUS} - {"cpu"} <= gpus
-    assert {f"cpu{n}" for n in (2, 4, 16)} <= gpus
-    assert {size for s in sample for size in s.sizes.values()} == set(families.SIZES)
-    assert "u55c" in {s.setting.card.name for s in sample}
+    sample = training_pool(0, origin.N_SAMPLED)
+    gpus, cards = ([d.name.partition("_x")[0] for d in of] for of in zip(
+        *((s.setting.gpu, s.setting.card) for s in sample), strict=True
+    ))  # fmt: skip
+    assert {*jobs.GPUS, "cpu16"} <= set(gpus)
+    assert {*jobs.SECONDS, "cpu4"} <= set(cards)
+    assert {*jobs.SIZES, "70b"} <= {size for s in sample for size in s.sizes.values()}
+    assert {s.calibration for s in sample} == {"roofline", "paper"}
+    assert any(s.divergence.table_error > 0.0 for s in sample)
+    assert any(s.sleeps for s in sample)
 
 
 def test_a_training_records_the_digest(tmp_path, few):
