@@ -90,7 +90,7 @@ _ScenariosToTrain = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        show_default="320; 8 with --quick",
+        show_default="480; 8 with --quick",
         help="Scenarios in the training pool, 1 or more.",
     ),
 ]
@@ -98,7 +98,7 @@ _RoundsToTrain = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        show_default="5; 2 with --quick",
+        show_default="4; 2 with --quick",
         help="Rounds in which the planner is imitated, 1 or more.",
     ),
 ]
@@ -106,7 +106,7 @@ _PpoStepsToTrain = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        show_default="300000; 0 with --quick",
+        show_default="200000; 0 with --quick",
         help="Decisions that PPO trains on after that; 0: no PPO.",
     ),
 ]

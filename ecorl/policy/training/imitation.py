@@ -40,6 +40,7 @@ _REGRET_UNIT = 0.01
 
 _REGRET_CAP = 1.0
 _ENTROPY_WEIGHT = 0.05
+_LEAST_BATCH = 64
 
 N_JOBS = 3
 """Jobs of each scenario in a round: each has tables that are wrong in a way of its own."""
@@ -237,7 +238,8 @@ def fit(
         labels: states and regrets.
         n_epochs: passes over the labels.
         seed: of their order.
-        batch_size: states a step.
+        batch_size: states a step; fewer where there are few states, so that each pass has several
+            steps.
         learning_rate: of Adam, at the start.
         on_epoch: called with the epoch and its mean regret.
 
@@ -247,6 +249,7 @@ def fit(
     generator = torch.Generator().manual_seed(seed)
     states, regrets = torch.from_numpy(labels.states), torch.from_numpy(labels.regrets)
     optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    batch_size = min(batch_size, max(_LEAST_BATCH, len(labels) // 8))
     n_steps = max(1, n_epochs * -(-len(labels) // batch_size))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps)
     curve = []

@@ -39,7 +39,7 @@ MODELS = {s: model_shape("1b", scalar_head=s is Stage.REWARD) for s in STAGES}
 
 
 def config(**kwargs):
-    return PlacementConfig(policy=LearnedPolicyConfig(**kwargs), l_max=8192)
+    return PlacementConfig(policy=LearnedPolicyConfig(**kwargs), l_max=8192, energy_margin=0.0)
 
 
 def scheduler(n_gpus=1, card="u55c", models=MODELS, **kwargs):
@@ -69,7 +69,7 @@ def test_the_shipped_policy_is_of_this_schema_and_tells_how_it_was_made():
     assert tuple(json.loads(file.metadata[META_NAMES])) == NAMES
     assert file.record["plan"]["family"] == "roofline"
     assert file.record["n_labels"] > 10_000
-    assert file.energy_margin == 0.0
+    assert file.energy_margin is None  # half of its training had no energy guard
 
 
 def test_one_state_and_a_batch_of_states_give_the_same_logits():

@@ -12,53 +12,71 @@ from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.planners.heuristics import Random, algorithm1
 from ecorl.policy.planners.planner import Planner
 from ecorl.scheduler.learned import PolicyFile, shipped_path
-from ecorl.sim.simulation import Simulation, play
+from ecorl.sim.simulation import Simulation, View, play
 from ecorl.sim.trace import draw_trace
 
-
-@pytest.mark.parametrize("family", ["roofline", "paper", "ood"])
-def test_in_groups_of_16_it_is_no_worse_than_the_gpus_alone(family):
-    pool = [replace(s, group_size=16) for s in kept_out(family, 8, n_iterations=50)]
-    trace = draw_trace([s for s in pool for _ in range(3)], np.random.default_rng(3))
-    policy = FilePolicy(PolicyFile(shipped_path()))
-    score, energy_j, time_s, _ = play(Simulation(trace), policy)
-    assert (energy_j / trace.gpu_only_j.sum(axis=0)).max() <= 1.005
-    assert (time_s / trace.gpu_only_s.sum(axis=0)).max() <= 1.005
-    # Half a percent of the energy, weighted as Eq. 7 does.
-    assert (score / trace.n_iterations).min() >= -0.40 * 0.005
-    assert score.max() > 0.0  # and it does offload
+FAMILIES = ("real_pairs", "mixed", "wrong_tables", "drift")
+N_SCENARIOS, N_ITERATIONS = 12, 40
 
 
-CHOICES = (2, 3, 7)
-"""Kept-out scenarios in which neither chance nor Algorithm 1 with an eager policy does well."""
-MEAN_SHARE, LEAST_SHARE = 0.90, 0.80
+def episodes(family, **changes):
+    drawn = kept_out(family, N_SCENARIOS, n_iterations=N_ITERATIONS)
+    pool = [replace(s, **changes) for s in drawn]
+    return draw_trace(pool, np.random.default_rng(3))
+
+
+def shipped():
+    return FilePolicy(PolicyFile(shipped_path()))
 
 
 @pytest.fixture(scope="module")
-def hard():
-    """Episodes of them, and what the best planner that knows no future reaches in each."""
-    pool = kept_out("roofline", max(CHOICES) + 1, n_iterations=30)
-    trace = draw_trace([pool[i] for i in CHOICES], np.random.default_rng(3))
-    planned, _, _, _ = play(Simulation(trace), Planner(trace.scenarios))
-    assert planned.min() > 0.1  # there is something to share
-    return trace, planned
+def traces():
+    return {family: episodes(family) for family in FAMILIES}
 
 
-def reaches(trace, planned, policy):
-    """Whether a policy reaches its share of the planner, and never more energy than the GPUs."""
-    score, energy_j, _, _ = play(Simulation(trace), policy)
-    shares = score / planned
-    frugal = (energy_j <= trace.gpu_only_j.sum(axis=0)).all()
-    return bool(shares.mean() >= MEAN_SHARE and shares.min() >= LEAST_SHARE and frugal)
+def mean_score(trace, policy, view=View.MEASURED):
+    """Eq. 7 an iteration, mean over the scenarios."""
+    return play(Simulation(trace, view=view), policy).score.mean() / trace.n_iterations
 
 
-def test_it_reaches_its_share_of_the_best_causal_planner_and_takes_no_more_energy(hard):
-    assert reaches(*hard, FilePolicy(PolicyFile(shipped_path())))
+def test_it_reaches_most_of_what_the_planner_with_true_costs_gains(traces):
+    ours, planner = (
+        np.array([mean_score(trace, *policy(trace)) for trace in traces.values()])
+        for policy in (
+            lambda trace: (shipped(),),
+            lambda trace: (Planner(trace.scenarios), View.TRUE),
+        )
+    )
+    assert (planner > 0.0).all()
+    assert ours.sum() >= 0.6 * planner.sum()
 
 
-def test_what_has_learned_nothing_does_not(hard):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_loses_nothing_worth_the_name_in_any_family(traces, family):
+    assert mean_score(traces[family], shipped()) >= -0.005
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_has_learned_nothing_does_worse(traces, family):
+    ours = mean_score(traces[family], shipped())
     for policy in (Random(0), algorithm1, _UpsideDown(PolicyFile(shipped_path()))):
-        assert not reaches(*hard, policy)
+        assert mean_score(traces[family], policy) < ours - 0.005
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_where_the_guard_is_on_it_takes_hardly_more_energy_than_cards_that_stand_by(traces, family):
+    trace = traces[family]
+    guarded = np.array([s.limits.energy_margin == 0.0 for s in trace.scenarios])
+    played = play(Simulation(trace), shipped())
+    ratio = played.energy_j / trace.gpu_only_j.sum(axis=0)
+    # The guard judges by what is believed of the costs, which is wrong by up to 30 % at first.
+    assert (ratio[guarded] <= 1.05).all()
+
+
+@pytest.mark.parametrize("family", ["mixed", "wrong_tables", "drift"])
+def test_in_groups_of_16_it_loses_nothing_worth_the_name(family):
+    trace = episodes(family, group_size=16)
+    assert mean_score(trace, shipped()) >= -0.005
 
 
 class _UpsideDown(FilePolicy):

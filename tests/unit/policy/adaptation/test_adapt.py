@@ -124,7 +124,7 @@ def test_the_weights_of_a_file_give_its_logits(tmp_path):
 def test_a_file_of_another_form_is_refused(tmp_path, monkeypatch):
     save_onnx(PolicyNetwork(), {}, tmp_path / "p.onnx")
     monkeypatch.setattr("ecorl.policy.training.weights.HIDDEN", (256, 128, 65))
-    with pytest.raises(ConfigError, match=r"w_head has the shape \[64, 3\]"):
+    with pytest.raises(ConfigError, match=r"w2 has the shape \[128, 64\]"):
         network_from_onnx(tmp_path / "p.onnx")
     with pytest.raises(ConfigError):
         network_from_onnx(tmp_path / "absent.onnx")
