@@ -48,7 +48,7 @@ class Extent:
     families: tuple[str, ...] = FAMILIES
 
 
-FULL = Extent(32, 4, 100)
+FULL = Extent(32, 2, 60)
 SHORT = Extent(4, 2, 30)
 """What ``make bench`` has time for."""
 QUICK = Extent(2, 2, 10, ("real_pairs", "drift"))
