@@ -49,7 +49,7 @@ class Extent:
 
 
 FULL = Extent(32, 2, 60)
-SHORT = Extent(4, 2, 30)
+SHORT = Extent(4, 2, 30, ("real_pairs", *LEARNING))
 """What ``make bench`` has time for."""
 QUICK = Extent(2, 2, 10, ("real_pairs", "drift"))
 
