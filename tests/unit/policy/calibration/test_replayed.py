@@ -104,8 +104,8 @@ def test_the_scenario_is_the_calibrations_with_the_runs_name(ledger, scenario):
 
 def test_an_outlier_is_no_reading_of_the_stage(ledger, scenario, tmp_path):
     row = f"id = (SELECT min(id) FROM execution WHERE {REWARD_GPU})"
-    found = replayed(edited(ledger, tmp_path, f"UPDATE execution SET time_s = 40 * time_s, "
-                                              f"energy_j = 40 * energy_j WHERE {row}")).replay  # fmt: skip
+    longer = f"UPDATE execution SET time_s = 40 * time_s, energy_j = 40 * energy_j WHERE {row}"
+    found = replayed(edited(ledger, tmp_path, longer)).replay
     assert (scenario.replay.n_left_out, found.n_left_out) == (0, 1)
     before, after = (r.time[GPU_PLACE[Stage.REWARD]] for r in (scenario.replay, found))
     assert np.isfinite(before).sum() - np.isfinite(after).sum() == 1
