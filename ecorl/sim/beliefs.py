@@ -82,7 +82,9 @@ class Beliefs:
     def _of(self, place: int) -> Readings:
         count = np.maximum(self._count[place] - 1.0, 0.0)
         mean, known = self._mean[place], count > 0.0
-        spread = np.sqrt(self._m2[place] / np.maximum(count - 1.0, 1.0)) * (count > 1.0) / mean
+        # The sum of squares of a single reading is 0 but for rounding, which may be below it.
+        squares = np.maximum(self._m2[place], 0.0) * (count > 1.0)
+        spread = np.sqrt(squares / np.maximum(count - 1.0, 1.0)) / mean
         made = Readings(
             ratio=np.where(known, self._ratio[place], 1.0),
             j_ratio=np.where(known, self._ratio[place] * self._power[place], 1.0),

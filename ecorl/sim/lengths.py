@@ -110,6 +110,44 @@ def lengths_of(shares: Float64, factor: Float64, cap: Float64) -> CompletionLeng
     return CompletionLengths(mean, longest, tuple(tail))
 
 
+def log_factor(mean: Float64, shares: Float64, cap: Float64 | float) -> Float64:
+    """Find the factor on all lengths that makes the mean of each batch, by bisection.
+
+    Args:
+        mean: mean completion of each batch, ``[...]`` tokens.
+        shares: of the tasks, ``[..., n_tasks]``.
+        cap: longest completion, tokens; one for all, or ``[...]``.
+
+    Returns:
+        Its logarithm ``[...] float64``. Batches of which every row is cut off tell no factor: they
+        count as just cut off.
+    """
+    low, high = np.full(mean.shape, -20.0), np.full(mean.shape, 20.0)
+    limit = np.asarray(cap)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        per_row = np.minimum(POINTS * np.exp(middle)[..., None, None], limit[..., None, None])
+        short = (shares * per_row.mean(axis=-1)).sum(axis=-1) < mean
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return np.asarray(np.minimum(0.5 * (low + high), np.log(limit / POINTS.min())))
+
+
+def usual_lengths(mean: Float64, mix: Float64, cap: float) -> CompletionLengths:
+    """Lengths of batches of which the mean alone is known: those of the tasks' usual mix.
+
+    Args:
+        mean: mean completion of each batch, ``[n]`` tokens.
+        mix: shares of the tasks, ``[n_tasks]``.
+        cap: longest completion, tokens.
+    """
+    shares = np.broadcast_to(mix, (*mean.shape, len(mix)))
+    factor = np.exp(log_factor(mean, shares, cap))
+    found = lengths_of(shares[:, None], factor[:, None], np.array([cap]))
+    return CompletionLengths(
+        found.mean[:, 0], found.longest[:, 0], tuple(part[:, 0] for part in found.tail)
+    )
+
+
 def drawn_lengths(
     scenarios: Sequence[Scenario], shares: Float64, factor: Float64, rng: np.random.Generator
 ) -> CompletionLengths:

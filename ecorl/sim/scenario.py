@@ -22,6 +22,7 @@ from ecorl.scheduler.iteration_costs import AMBIENT_C
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.tables import CostTable, Float64, Setting, length_grid, roofline_table
 from ecorl.sim.divergence import EXACT, Divergence
+from ecorl.sim.replay import Replay
 from ecorl.sim.tasks import PROMPT_STD, SHARES, nominal_length
 
 SimCalibration = Literal["roofline", "paper", "fitted"]
@@ -104,6 +105,8 @@ class Scenario:
             tells the usual mix alone.
         divergence: how costs differ from the tables.
         fitted: table of the ``fitted`` calibration.
+        replay: of the run that the table was fitted to: its lengths and times come in place of
+            drawn ones, and `divergence` on top of its times.
     """
 
     name: str
@@ -148,6 +151,7 @@ class Scenario:
     rows: RowLengths = "strata"
     divergence: Divergence = EXACT
     fitted: CostTable | None = None
+    replay: Replay | None = None
 
     def __post_init__(self) -> None:
         checks = (
@@ -190,6 +194,8 @@ class Scenario:
              "shares that add up to 1"),
             ("fitted", None, self.calibration != "fitted" or self.fitted is not None,
              "a fitted table (ecorl policy calibrate)"),
+            ("replay", "a replay", self.replay is None or self.calibration == "fitted",
+             "a replay beside the table fitted to its run"),
         )  # fmt: skip
         for key, value, fine, allowed in checks:
             if not fine:

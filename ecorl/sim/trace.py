@@ -19,15 +19,10 @@ import numpy.typing as npt
 from ecorl.errors import ConfigError
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.disturbances import Disturbances, draw_disturbances, unforeseen
-from ecorl.sim.divergence import Diverged, draw_divergence, growth_of
+from ecorl.sim.divergence import Diverged, draw_divergence
+from ecorl.sim.expectations import draw_lengths, stretched, with_replays
 from ecorl.sim.factors import scaled
-from ecorl.sim.lengths import (
-    CompletionLengths,
-    draw_drift,
-    draw_shares,
-    drawn_lengths,
-    lengths_of,
-)
+from ecorl.sim.lengths import lengths_of
 from ecorl.sim.scenario import Scenario, column
 from ecorl.sim.scenario_costs import ScenarioCosts
 from ecorl.stages import Work, gpu_only, without_cards
@@ -55,6 +50,8 @@ class Trace:
         start_c: temperature of the cards at the start, ``[n]``.
         foreseen: logarithm of the factor on lengths that `expected` rests on.
         surprise: standard deviation of the actual factor's logarithm around it, ``[n]``.
+        stretch: longest completion over the mean that is expected where a run is replayed, NaN
+            elsewhere; None where no run is.
     """
 
     scenarios: tuple[Scenario, ...]
@@ -76,6 +73,7 @@ class Trace:
     start_c: Float64
     foreseen: Float64
     surprise: Float64
+    stretch: Float64 | None = None
 
     @property
     def n_iterations(self) -> int:
@@ -126,6 +124,7 @@ def select(trace: Trace, columns: npt.NDArray[np.int64]) -> Trace:
         start_c=trace.start_c[columns],
         foreseen=trace.foreseen[index],
         surprise=trace.surprise[columns],
+        stretch=None if trace.stretch is None else trace.stretch[index],
     )
 
 
@@ -158,49 +157,20 @@ def draw_trace(scenarios: Sequence[Scenario], rng: np.random.Generator) -> Trace
     if any(s.n_iterations != n_iter for s in scenarios):
         raise ConfigError("scenario.n_iterations", sorted({s.n_iterations for s in scenarios}),
                           "one number for episodes side by side")  # fmt: skip
-    shares = draw_shares(scenarios, n_iter, rng)
-    drift, foreseen = draw_drift(scenarios, n_iter, rng)
-    noise_std = column(scenarios, "batch_noise_std")
-    scale = column(scenarios, "length_scale")
-    cap = column(scenarios, "max_length")
-    noise = rng.standard_normal((n_iter, n)) * noise_std
-    growth = growth_of(scenarios, n_iter)
-    real = lengths_of(shares, scale * np.exp(drift + growth + noise), cap)
-    drawn = np.array([s.rows == "drawn" for s in scenarios])
-    if drawn.any():
-        # What is not known of a batch beforehand is told by the usual mix.
-        usual = np.broadcast_to(np.array([s.mix for s in scenarios]), shares.shape)
-        told = np.where(drawn[:, None], usual, shares)
-        rows = drawn_lengths([s for s in scenarios if s.rows == "drawn"], shares[:, drawn],
-                             (scale * np.exp(drift + growth))[:, drawn], rng)  # fmt: skip
-        real = _placed(real, rows, drawn)
-        foreseen = foreseen + growth
-        hoped = lengths_of(told, scale * np.exp(foreseen), cap)
-        # The heavy tail makes rows longer than their task's points by a constant share on average.
-        longer = np.where(drawn, np.log(real.mean / hoped.mean).mean(axis=0), 0.0)
-        foreseen = foreseen + longer
-        hoped = lengths_of(told, scale * np.exp(foreseen), cap)
-        shares = told
-    else:
-        foreseen = foreseen + growth
-        hoped = lengths_of(shares, scale * np.exp(foreseen), cap)
+    lengths = draw_lengths(scenarios, n_iter, rng)
+    real, hoped = lengths.real, lengths.hoped
     costs = ScenarioCosts(scenarios)
     exogenous = draw_disturbances(scenarios, costs.nominal_s, n_iter, rng)
     prompt = column(scenarios, "prompt_length")
     table_actual = costs.work(real, exogenous, rows_over(scenarios, hoped.mean, real.mean))
     table_expected = costs.work(hoped, unforeseen(exogenous))
     diverged = draw_divergence(scenarios, n_iter, rng)
+    diverged = with_replays(diverged, lengths.laid, (n_iter, n))
     actual, expected = table_actual, table_expected
     if diverged is not None:
         actual = scaled(table_actual, diverged.time, diverged.power)
         expected = scaled(table_expected, diverged.time, diverged.power)
     time_s, energy_j = gpu_only(actual)
-    surprise = np.hypot(
-        noise_std,
-        column(scenarios, "drift_std") * np.sqrt(1.0 - column(scenarios, "drift_memory") ** 2),
-    )
-    if drawn.any():
-        surprise = np.where(drawn, np.log(real.mean / hoped.mean).std(axis=0), surprise)
     return Trace(
         scenarios=tuple(scenarios),
         actual=actual,
@@ -212,28 +182,17 @@ def draw_trace(scenarios: Sequence[Scenario], rng: np.random.Generator) -> Trace
         expected_length=hoped.mean,
         row_length=real.mean + prompt,
         expected_row_length=hoped.mean + prompt,
-        shares=shares,
+        shares=lengths.shares,
         n_rows=np.stack([s.rows_at(hoped.mean[:, i]) for i, s in enumerate(scenarios)], axis=1),
         gpu_only_s=time_s,
         gpu_only_j=energy_j,
         without_cards_j=without_cards(actual)[1],
         noise=rng.standard_normal((n_iter, n, 4)),
         start_c=np.array([s.ambient_c for s in scenarios]),
-        foreseen=foreseen,
-        surprise=surprise,
+        foreseen=lengths.foreseen,
+        surprise=lengths.surprise,
+        stretch=lengths.stretch,
     )
-
-
-def _placed(of: CompletionLengths, drawn: CompletionLengths, where: Any) -> CompletionLengths:
-    """Put drawn lengths into their columns."""
-    mean, longest = of.mean.copy(), of.longest.copy()
-    mean[:, where], longest[:, where] = drawn.mean, drawn.longest
-    tails = []
-    for part, own in zip(of.tail, drawn.tail, strict=True):
-        made = part.copy()
-        made[:, where] = own
-        tails.append(made)
-    return CompletionLengths(mean, longest, tuple(tails))
 
 
 def rows_over(scenarios: Sequence[Scenario], made_for: Float64, length: Float64) -> Float64 | None:
@@ -267,7 +226,8 @@ def supposing(trace: Trace, deviation: float, *, by_tables: bool = False) -> Wor
     """
     scenarios = trace.scenarios
     factor = column(scenarios, "length_scale") * np.exp(trace.foreseen + deviation * trace.surprise)
-    lengths = lengths_of(trace.shares, factor, column(scenarios, "max_length"))
+    cap = column(scenarios, "max_length")
+    lengths = stretched(lengths_of(trace.shares, factor, cap), trace.stretch, cap)
     expected = trace.expected
     others = Disturbances(
         expected.arriving_s, expected.late_arriving_s, expected.cards_up, expected.lost,

@@ -101,6 +101,7 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl policy export runs/policy-roofline --out mine.onnx": LONG,
     "ecorl policy calibrate runs/demo-models-42": QUICK,
     "ecorl policy train --quick --calibration runs/demo-models-42/calibration.toml": LONG,
+    "ecorl policy evaluate --runs runs/demo-models-42": LONG,
     # Where the work has shifted by what was measured, it trains for a while and swaps the policy.
     "ecorl policy adapt runs/demo-models-42 --folder policies/mine": LONG,
     "ecorl policy rollback policies/mine": Treatment(

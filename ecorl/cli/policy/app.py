@@ -6,6 +6,7 @@ Nothing of the extra ``policy`` is imported before a command needs it.
 from __future__ import annotations
 
 import json
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -71,6 +72,16 @@ _CalibrationToTrain = Annotated[
         help="Train on variations of one run instead: a file of ecorl policy calibrate.",
     ),
 ]
+_RunsToTrain = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--runs",
+        metavar="FOLDER",
+        show_default="none",
+        help="Replay this recorded run too; give it for each of several. Half of them are kept "
+        "out of the training.",
+    ),
+]
 _OutToTrain = Annotated[
     Path | None,
     typer.Option(
@@ -128,6 +139,7 @@ _CompareToTrain = Annotated[
 def train(
     family: _FamilyToTrain = None,
     calibration: _CalibrationToTrain = None,
+    runs: _RunsToTrain = None,
     out: _OutToTrain = None,
     folder: _FolderToTrain = None,
     resume: _ResumeToTrain = False,
@@ -145,17 +157,22 @@ def train(
     """  # fmt: skip
     with needs_policy_extra():
         from ecorl.cli.policy import training as work
+        from ecorl.cli.policy.replays import add_replays
 
         given = {"n_scenarios": scenarios, "n_rounds": rounds, "ppo_steps": ppo_steps, "seed": seed}
         job = work.prepare(
             None if family is None else family.value, calibration, folder, given, resume, quick
         )
+        with reading_named_ledger():
+            job = add_replays(job, runs or (), resume)
         out = writable(out or job.folder / "scheduler.onnx", "--out")
         assert out is not None
         try:
             work.run(job, out, compare, make_console())
         except KeyboardInterrupt as error:
-            hint = f"; go on with: ecorl policy train --resume --folder {job.folder}"
+            words = ["ecorl", "policy", "train", "--resume", "--folder", str(job.folder)]
+            words += [word for run in runs or () for word in ("--runs", str(run))]
+            hint = f"; go on with: {shlex.join(words)}"
             raise Stopped(STOPPED_TEXT + hint) from error
 
 
@@ -182,6 +199,16 @@ def evaluate(
             help="Compare on variations of one run instead: a file of ecorl policy calibrate.",
         ),
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--runs",
+            metavar="FOLDER",
+            show_default="none",
+            help="Compare on a replay of this recorded run instead; give it for each of several, "
+            "all of which are compared.",
+        ),
+    ] = None,
     scenarios: Annotated[int, typer.Option(min=1, metavar="N", help="How many scenarios.")] = 8,
     seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Episodes of each.")] = 10,
     iterations: Annotated[
@@ -206,9 +233,11 @@ def evaluate(
         from ecorl.cli.policy import evaluate as work
 
         as_json, report = writable(as_json, "--json"), writable(report, "--report")
-        found = work.comparison(
-            file, family.value, calibration, (scenarios, seeds, iterations), make_console()
-        )
+        size = (scenarios, seeds, iterations)
+        with reading_named_ledger():
+            found = work.comparison(
+                file, family.value, calibration, size, make_console(), runs or ()
+            )
         if as_json is not None:
             text = json.dumps(found.comparison.as_dict(), indent=1) + "\n"
             with writing(as_json, "--json"):

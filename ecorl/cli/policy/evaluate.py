@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from ecorl.cli.policy.replays import read_runs, unseen
 from ecorl.cli.policy.training import OURS, telling
+from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
 from ecorl.policy.evaluation.page import render_page, write_page
-from ecorl.policy.evaluation.pools import kept_out
+from ecorl.policy.evaluation.pools import REPLAYED, kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
 from ecorl.policy.training.origin import is_stale
 from ecorl.report.render.lines import aligned, readable_width, wrapped
@@ -35,6 +38,7 @@ def comparison(
     calibration: Path | None,
     size: tuple[int, int, int],
     console: Console,
+    runs: Sequence[Path] = (),
 ) -> Found:
     """Compare, and print the table.
 
@@ -44,24 +48,41 @@ def comparison(
         calibration: of a run to compare on instead.
         size: scenarios, seeds, iterations.
         console: where to.
+        runs: folders of runs to compare on replays of instead, each of them a scenario.
+
+    Raises:
+        ConfigError: when options exclude each other, or the policy was trained on all the runs.
+        RunError: when a run cannot be calibrated.
     """
+    if runs and calibration is not None:
+        raise ConfigError("--runs", str(runs[0]), "no runs beside --calibration")
     file = PolicyFile(path)
     fitted = None if calibration is None else Calibration.load(calibration)
     n, n_seeds, n_iterations = size
+    replays, seen = unseen(read_runs(runs), file.record) if runs else ([], ())
     scenarios = kept_out(
-        family if fitted is None else "fitted", n, n_iterations=n_iterations, calibration=fitted
+        REPLAYED if runs else family if fitted is None else "fitted",
+        len(replays) or n,
+        n_iterations=n_iterations,
+        calibration=fitted,
+        runs=replays,
     )
     with telling("comparing", console) as tell:
         made = compare(scenarios, {OURS: FilePolicy(file)}, n_seeds=n_seeds, tell=tell)
         tell("done", 1.0)
-    for line in text(made, console.width) + stale(file):
+    left_out = [f"- left out, since the policy was trained on it: {name}" for name in seen]
+    for line in text(made, console.width) + left_out + stale(file):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    reference = (
-        reference_scenario("paper" if family == "paper" else "roofline")
-        if fitted is None
-        else fitted.scenario()
-    )
-    return Found(made, file, reference)
+    return Found(made, file, _pictured(family, fitted, replays))
+
+
+def _pictured(family: str, fitted: Calibration | None, replays: Sequence[Scenario]) -> Scenario:
+    """The scenario that the page shows the policy's choices in."""
+    if fitted is not None:
+        return fitted.scenario()
+    if replays:
+        return replays[0]
+    return reference_scenario("paper" if family == "paper" else "roofline")
 
 
 def write_report(found: Found, path: Path) -> None:

@@ -31,11 +31,13 @@ from ecorl.policy.training.train import (
     TrainingPlan,
     load_arrays,
     other_plan,
+    pool_of,
     train,
 )
 from ecorl.report.render.lines import aligned
 from ecorl.runtime.progress import progress
 from ecorl.scheduler.learned import PolicyFile
+from ecorl.sim.scenario import Scenario
 
 CALIBRATION_FILE = "calibration.toml"
 REPORT_FILE = "report.html"
@@ -55,12 +57,16 @@ class TrainingJob:
         folder: where.
         calibration: of the run to train on, or None.
         source: the file that it was read from, to be kept in the folder; None when it is there.
+        replays: of recorded runs, added to the pool.
+        held_back: names of the runs that were given and are kept out.
     """
 
     plan: TrainingPlan
     folder: Path
     calibration: Calibration | None
     source: Path | None
+    replays: tuple[Scenario, ...] = ()
+    held_back: tuple[str, ...] = ()
 
 
 def prepare(
@@ -150,6 +156,8 @@ def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) ->
     if job.calibration is not None:
         run_of = job.calibration.scenario(n_iterations=job.plan.n_iterations)
         pool = variations(run_of, job.plan.n_scenarios, job.plan.seed)
+    if job.replays:
+        pool = [*(pool or pool_of(job.plan)), *job.replays]
     with telling("training", console) as tell:
         made = train(job.plan, job.folder, scenarios=pool, tell=tell)
     _save(made.network, made.record, out)
@@ -187,6 +195,9 @@ def used(job: TrainingJob, out: Path, with_comparison: bool) -> list[str]:
         ("folder", str(job.folder)),
         ("policy file", str(out)),
     ]  # fmt: skip
+    if job.replays:
+        replays = f"{len(job.replays)} of {', '.join(plan.runs)}; kept out: "
+        rows.insert(1, ("replays", replays + ", ".join(job.held_back)))
     reach = [] if fitted is None else ["Its calibration:", *(f"  {t}" for t in holds_for(fitted))]
     return ["Values used:", *aligned(rows, text_columns=(0, 1), indent="  "), *reach]
 

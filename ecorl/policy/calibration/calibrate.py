@@ -42,7 +42,7 @@ from ecorl.scheduler.tables import COLUMN, CostTable, length_grid
 from ecorl.sim.scenario import Limits
 from ecorl.sim.tasks import nominal_length
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "calibrate", "calibrated"]
 
 _REACH = 3.0
 """Longest mean completion of the table over the longest that was seen. Assumed: a policy should
@@ -67,8 +67,16 @@ def calibrate(run_dir: Path) -> Calibration:
             that says what is missing.
         MissingToolError: without SciPy.
     """
-    run = read_run(Path(run_dir))
-    job = RecordedJob.of(run)
+    return calibrated(RecordedJob.of(read_run(Path(run_dir))))
+
+
+def calibrated(job: RecordedJob) -> Calibration:
+    """Fit the simulator to a run that has been read; as `calibrate`.
+
+    Args:
+        job: the recorded run.
+    """
+    run = job.run
     check_readings(job)
     idle = {"gpu_idle_w": idle_w(run, "gpu"), "card_idle_w": idle_w(run, "card")}
     costs = fit_costs(job)

@@ -13,7 +13,8 @@ import numpy as np
 
 from ecorl.errors import MissingToolError
 from ecorl.scheduler.tables import LONG, SHORT, Float64
-from ecorl.sim.tasks import N_TASKS, POINTS, SHARES
+from ecorl.sim.lengths import log_factor
+from ecorl.sim.tasks import N_TASKS, SHARES
 
 MIN_READINGS = 10
 """Readings below which nothing is fitted. Assumed: the error of a mean is then a third of a
@@ -24,7 +25,7 @@ MIN_ENERGIES = MIN_READINGS - 2
 before the instrument's first reading."""
 
 _NEIGHBOURS = 2
-_FAR = 3.0
+FAR = 3.0
 """A reading this many times its neighbours' median, or that part of it, is no reading of the
 stage (a first call that compiles, a machine that was suspended)."""
 
@@ -96,9 +97,9 @@ def fit_linear(terms: Float64, values: Float64) -> LinearFit:
     Raises:
         MissingToolError: without SciPy.
     """
-    nearby = _nearby_median(terms[:, 1], values)
+    nearby = nearby_median(terms[:, 1], values)
     ratio = values / nearby
-    believed = (ratio < _FAR) & (ratio > 1.0 / _FAR)
+    believed = (ratio < FAR) & (ratio > 1.0 / FAR)
     first = _nnls(terms[believed], values[believed], nearby[believed])
     guess = np.maximum(terms @ first, 1e-3 * nearby)
     residual = values / guess - 1.0
@@ -112,8 +113,13 @@ def fit_linear(terms: Float64, values: Float64) -> LinearFit:
     )
 
 
-def _nearby_median(order_by: Float64, values: Float64) -> Float64:
-    """Median of each value and its neighbours in the order of the work."""
+def nearby_median(order_by: Float64, values: Float64) -> Float64:
+    """Compute the median of each value and its neighbours, ``[n] float64``.
+
+    Args:
+        order_by: ``[n]``: what they are neighbours in, e.g. the work.
+        values: ``[n]``.
+    """
     order = np.argsort(order_by, kind="stable")
     width = 2 * _NEIGHBOURS + 1
     at = np.clip(np.arange(len(values)) - _NEIGHBOURS, 0, max(len(values) - width, 0))
@@ -230,7 +236,7 @@ def fit_lengths(length: Float64, shares: Float64 | None, at: Float64, max_length
         max_length: limit of a completion, tokens.
     """
     tasks = np.broadcast_to(SHARES, (len(length), N_TASKS)) if shares is None else shares
-    factor = _log_factor(length, tasks, max_length)[-_MAX_SERIES:]
+    factor = log_factor(length, tasks, max_length)[-_MAX_SERIES:]
     mean, drift, memory, noise = _fit_drift(factor, at[-_MAX_SERIES:])
     mix = tasks.mean(axis=0)
     return Lengths(
@@ -241,20 +247,6 @@ def fit_lengths(length: Float64, shares: Float64 | None, at: Float64, max_length
         drift_memory=memory,
         noise_std=noise,
     )
-
-
-def _log_factor(length: Float64, shares: Float64, max_length: float) -> Float64:
-    """Logarithm of the factor on all lengths that makes each batch's mean, by bisection."""
-    low, high = np.full(len(length), -20.0), np.full(len(length), 20.0)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        per_row = np.minimum(POINTS * np.exp(middle)[:, None, None], max_length)
-        short = (shares * per_row.mean(axis=-1)).sum(axis=-1) < length
-        low, high = np.where(short, middle, low), np.where(short, high, middle)
-    middle = 0.5 * (low + high)
-    # Batches of which every row is cut off tell no factor: they count as just cut off.
-    shortest = float(np.log(max_length / POINTS.min()))
-    return np.asarray(np.minimum(middle, shortest))
 
 
 def _concentration(shares: Float64) -> float:

@@ -105,6 +105,7 @@ def _steady(scenario: Scenario, length_scale: float) -> Scenario:
         failure_rate=0.0,
         adaptive_batch=False,
         off_policy=False,
+        replay=None,
         n_iterations=1,
     )
     # One table for all of them: it holds for any length.

@@ -263,6 +263,7 @@ class PolicyComparison:
             "scenarios": [
                 {
                     "name": r.scenario.name,
+                    "replay": r.scenario.replay and r.scenario.replay.origin(),
                     "gain": r.gain,
                     "has_value": r.has_value,
                     "hard": r.hard,

@@ -1,7 +1,8 @@
-"""Pools of scenarios: variations of a calibrated run, and what training never sees."""
+"""Pools of scenarios: variations of a calibrated run, replays, and what training never sees."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,8 +68,54 @@ LEARNING = ("wrong_tables", "drift")
 """Those of them in which there is something to learn by measuring."""
 
 
+REPLAYED = "replayed"
+"""The family of replays of recorded runs."""
+
+_SPLIT_SEED = 29
+
+
+def run_id_of(scenario: Scenario) -> str:
+    """Name of the run that a scenario replays.
+
+    Args:
+        scenario: with a replay.
+    """
+    assert scenario.replay is not None  # the caller has made it from a run
+    return scenario.replay.run_id
+
+
+def split_runs(
+    runs: Sequence[Scenario], seed: int = 0
+) -> tuple[tuple[Scenario, ...], tuple[Scenario, ...]]:
+    """Split replays into those to train on and those to compare on, so that no run is in both.
+
+    Folders whose runs have one name stay together: a run that was repeated with the same name and
+    seed goes through much the same batches.
+
+    Args:
+        runs: replays (`ecorl.policy.calibration.replayed`).
+        seed: of the draw.
+
+    Returns:
+        The half to train on, rounded down, and the half that is kept out, both in the order of
+        `runs`; a single run is kept out.
+    """
+    ids = sorted({run_id_of(s) for s in runs})
+    drawn = np.random.default_rng([seed, _SPLIT_SEED]).permutation(len(ids))[: len(ids) // 2]
+    training = {ids[int(i)] for i in drawn}
+    return (
+        tuple(s for s in runs if run_id_of(s) in training),
+        tuple(s for s in runs if run_id_of(s) not in training),
+    )
+
+
 def kept_out(
-    family: str, n: int, *, n_iterations: int = 200, calibration: Calibration | None = None
+    family: str,
+    n: int,
+    *,
+    n_iterations: int = 200,
+    calibration: Calibration | None = None,
+    runs: Sequence[Scenario] = (),
 ) -> list[Scenario]:
     """Scenarios to compare policies on; no training draws them.
 
@@ -76,18 +123,24 @@ def kept_out(
     else.
 
     Args:
-        family: one of `FAMILIES`, or ``fitted``.
-        n: scenarios; of `real_pairs` at most as many as there are.
+        family: one of `FAMILIES`, ``fitted`` or ``replayed``.
+        n: scenarios; of `real_pairs` and of ``replayed`` at most as many as there are.
         n_iterations: of an episode.
         calibration: of the run, for ``fitted``.
+        runs: replays of runs that no training has seen, for ``replayed``; see `split_runs`.
 
     Raises:
-        ConfigError: for another family, or ``fitted`` without a calibration.
+        ConfigError: for another family, ``fitted`` without a calibration, or ``replayed`` without a
+            run.
     """
     if family == "fitted":
         if calibration is None:
             raise ConfigError("family", family, "fitted with --calibration FILE")
         drawn = variations(calibration.scenario(), n + 1, KEPT_OUT_SEED)[1:]
+    elif family == REPLAYED:
+        if not runs:
+            raise ConfigError("family", family, "replayed with --runs FOLDER")
+        drawn = list(runs)[:n]
     elif family == "paper":
         drawn = paper_scenarios(KEPT_OUT_SEED, n, harder=True, name="paper")
     elif family == "real_pairs":
@@ -95,7 +148,7 @@ def kept_out(
     elif family in _DRAWS:
         drawn = _DRAWS[family](KEPT_OUT_SEED, n, held_out=True)
     else:
-        raise ConfigError("family", family, f"one of {[*FAMILIES, 'fitted']}")
+        raise ConfigError("family", family, f"one of {[*FAMILIES, 'fitted', REPLAYED]}")
     # A comparison plays in worker processes, which a read-only mapping cannot be sent to.
     return [replace(s, n_iterations=n_iterations, sizes=dict(s.sizes)) for s in drawn]
 

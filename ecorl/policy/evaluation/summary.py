@@ -14,6 +14,7 @@ from ecorl.policy.evaluation.evaluate import (
     ScenarioResult,
 )
 from ecorl.policy.evaluation.statistics import MeanEstimate
+from ecorl.records import Provenance
 from ecorl.scheduler.features import SCORE_WORDS
 
 TITLES = {
@@ -140,7 +141,23 @@ def sentences(comparison: PolicyComparison, ours: str) -> list[str]:
     said += _little(comparison, ours)
     worst = max(r.worst_loss(ours) for r in comparison.results)
     said.append(f"most energy that {ours} lost against offloading nothing: {100 * worst:.3f} %")
-    return [*said, "all figures are modelled: the simulator's, not those of machines"]
+    return [*said, *_origin(comparison)]
+
+
+def _origin(comparison: PolicyComparison) -> list[str]:
+    """Where the figures come from."""
+    runs = [r.scenario.replay for r in comparison.results if r.scenario.replay is not None]
+    said = "all figures are modelled: the simulator's, not those of machines"
+    if not runs:
+        return [said]
+    names = ", ".join(dict.fromkeys(f"{one.run_id} (its readings: {one.readings})" for one in runs))
+    return [
+        f"lengths, times and powers of {len(runs)} of {len(comparison.results)} scenarios are "
+        f"{Provenance.REPLAYED} batch by batch from the record of {names}; where a stage did not "
+        "run on a path, the last factor measured there stands in",
+        "other jobs' queues, overlaps and all scores are modelled: the simulator's, not those of "
+        "machines",
+    ]
 
 
 def _gained(comparison: PolicyComparison, ours: str) -> list[str]:

@@ -123,7 +123,7 @@ class Planner:
     ) -> None:
         if view is View.NOMINAL:
             # Equal scenarios must stay one object, since each is solved once.
-            exact = {id(s): replace(s, divergence=EXACT) for s in scenarios}
+            exact = {id(s): replace(s, divergence=EXACT, replay=None) for s in scenarios}
             scenarios = [exact[id(s)] for s in scenarios]
         self.view = view
         known: dict[int, _Solution] = {}

@@ -53,6 +53,8 @@ class TrainingPlan:
         imitate: False: PPO alone.
         measured: False: the network sees the tables alone, as if nothing were measured.
         seed: of all chance.
+        runs: names of the runs whose replays were added to the pool.
+        runs_digest: of what is replayed; empty without runs.
     """
 
     family: Family = "roofline"
@@ -64,6 +66,8 @@ class TrainingPlan:
     imitate: bool = True
     measured: bool = True
     seed: int = 0
+    runs: tuple[str, ...] = ()
+    runs_digest: str = ""
 
     @property
     def view(self) -> View:
@@ -71,6 +75,7 @@ class TrainingPlan:
         return View.MEASURED if self.measured else View.NOMINAL
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", tuple(self.runs))  # a list where it was read from JSON
         checks = (
             ("n_scenarios", self.n_scenarios, 1), ("n_iterations", self.n_iterations, 2),
             ("n_rounds", self.n_rounds, 1), ("n_epochs", self.n_epochs, 1),
@@ -312,10 +317,12 @@ def _claim(folder: Path, plan: TrainingPlan) -> None:
     path = folder / PLAN_FILE
     if path.is_file():
         try:
-            there = json.loads(path.read_text("utf-8"))
+            there = TrainingPlan(**json.loads(path.read_text("utf-8")))
+        except TypeError as error:
+            raise other_plan(folder) from error
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read ({error})") from error
-        if there != asdict(plan):
+        if there != plan:
             raise other_plan(folder)
         return
     write_json(path, asdict(plan))

@@ -132,6 +132,17 @@ def test_the_first_reading_counts_in_nothing_and_later_ones_are_followed():
     assert beliefs.power[CARD_POWER] == pytest.approx(1.5, rel=0.02)
 
 
+def test_a_single_reading_has_no_spread_whatever_its_rounding():
+    times = np.exp(np.random.default_rng(0).uniform(-2.0, 2.0, (N_TIMES, 200)))
+    beliefs = Beliefs((200,))
+    for _ in range(2):  # the first one counts in nothing
+        beliefs.read(np.ones((N_TIMES, 200)), times, np.ones((N_POWERS, 200)))
+    on_gpu, on_card = beliefs.readings(Stage.REWARD)
+    assert (on_gpu.count == 1.0).all()
+    assert (on_gpu.spread == 0.0).all()
+    assert (on_card.spread == 0.0).all()
+
+
 def test_the_report_of_the_queue_is_old_and_noisy():
     queued = replace(JOB, load=0.6, divergence=Divergence(report_lag=1))
     trace = draw(queued, n=2)

@@ -25,7 +25,7 @@ def arrays(trace):
         value = getattr(trace, field.name)
         if field.name in ("actual", "expected", "table_actual", "table_expected"):
             made |= {f"{field.name}.{i}": part for i, part in enumerate(flat(value))}
-        elif field.name not in ("scenarios", "diverged"):
+        elif field.name not in ("scenarios", "diverged", "stretch"):
             made[field.name] = value
     return made
 
