@@ -69,14 +69,18 @@ class RunDecisions:
         self._levels = {(c.stage, c.on_card): c for c in made.states[0].paths}
         self._rng = np.random.default_rng(0)
         self._iterations = OpenIterations()
-        self._power = [_node_power(state, made.tdp_w) for state in made.states]
+        n_gpus = len(made.states[0].gpu_power_share)
+        self._devices = tuple(
+            DeviceInfo(f"gpu{i}", DeviceKind.GPU, Provenance.MEASURED, "memory", GPU_PROFILE)
+            for i in range(n_gpus)
+        )
         self._lanes: dict[Role, OffloadLane] = {
             stage: _lane(stage) for stage in (Stage.REWARD, Stage.REFERENCE)
         }
         self._reader = StateReader(
             made.states[0].algorithm, lambda: self._now, made.tdp_w, self._lanes
         )
-        self._now, self._handle = self._power[0], Iteration(0, 0, 0)
+        self._now, self._handle = NodePower(), Iteration(0, 0, 0)
         self._others: list[PendingBatch] = []
         self._own: list[PendingBatch] = []
         for number in range(N_BEFORE):
@@ -89,7 +93,7 @@ class RunDecisions:
             i: number of the decision.
         """
         state = self._made.states[i % len(self._made.states)]
-        self._now = self._power[i % len(self._power)]
+        self._now = self._read(state)
         if i % 2:
             return
         number = N_BEFORE + i // 2
@@ -129,6 +133,18 @@ class RunDecisions:
     def _paths(self, batch: int) -> tuple[PathCost, ...]:
         return self._energy.path_costs(GPU_PROFILE, {}, CARD_PROFILE, batch)
 
+    def _read(self, state: SchedulerState) -> NodePower:
+        """Return the readings that a state was made of, as new as in a run."""
+        known = zip(self._devices, state.gpu_power_share, state.gpu_utilisation, strict=True)
+        smoothed = [
+            SmoothedPower(
+                device.device_id, 0.0, None if share is None else share * self._made.tdp_w, used,
+                0.1, Provenance.MEASURED,
+            )
+            for device, share, used in known
+        ]  # fmt: skip
+        return NodePower(self._devices, tuple(smoothed))
+
     def _account(self, number: int) -> None:
         """Account one iteration, reward and reference in turns on either path."""
         for stage in _STAGES:
@@ -153,18 +169,6 @@ def _result(iteration: int, level: PathCost, factor: float) -> StageResult:
         iteration, level.stage, action, ("device0",), device, 0.0, time_s, time_s,
         level.provenance, time_s, 0.0, n_sequences, n_output, n_output, energy,
     )  # fmt: skip
-
-
-def _node_power(state: SchedulerState, tdp_w: float) -> NodePower:
-    """The readings that a state was made of."""
-    devices, smoothed = [], []
-    for i, (share, used) in enumerate(
-        zip(state.gpu_power_share, state.gpu_utilisation, strict=True)
-    ):
-        name, power_w = f"gpu{i}", None if share is None else share * tdp_w
-        devices.append(DeviceInfo(name, DeviceKind.GPU, Provenance.MEASURED, "memory", "H100"))
-        smoothed.append(SmoothedPower(name, 0.0, power_w, used, 0.1, Provenance.MEASURED))
-    return NodePower(tuple(devices), tuple(smoothed))
 
 
 def _lane(stage: Stage) -> OffloadLane:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ecorl.edi.cells import CellKey, EdiCell, cell_from, cell_with, mean_cost, refuse_unknown
@@ -55,6 +56,7 @@ class EdiMatrix:
         self.alpha = alpha
         self.n_profiling = n_profiling
         self._cells: dict[CellKey, EdiCell] = {}
+        self._models: dict[str, list[list[CellKey]]] = {}
 
     def update(self, reading: EdiReading) -> EdiCell | None:
         """Average a reading into its cell.
@@ -69,7 +71,10 @@ class EdiMatrix:
             reading.stage, reading.role_name, reading.device, reading.provenance, reading.variant,
         )  # fmt: skip
         cell = cell_with(self._cells.get(key), reading, new, self.alpha, self.n_profiling)
+        is_new = key not in self._cells
         self._cells[key] = cell
+        if is_new:
+            self._models = _models(self.cells())
         return cell
 
     def cell(
@@ -127,15 +132,13 @@ class EdiMatrix:
                 are not known.
             on_card: whether the device is the card.
         """
-        by_role: dict[tuple[Stage, str], list[EdiCell]] = {}
-        for cell in self.cells():
-            if cell.device == device:
-                cells = by_role.setdefault(cell.key[:2], [])
-                # The cells of a model come with the strongest provenance first.
-                if not cells or cells[0].provenance is cell.provenance:
-                    cells.append(cell)
-        found = (mean_cost(cells, batch, on_card=on_card) for cells in by_role.values())
-        return tuple(cost for cost in found if cost is not None)
+        cells, found = self._cells, []
+        # An iteration waits for this, so which cells belong together is found when one is added.
+        for keys in self._models.get(device, ()):
+            cost = mean_cost([cells[key] for key in keys], batch, on_card=on_card)
+            if cost is not None:
+                found.append(cost)
+        return tuple(found)
 
     def confidence(
         self,
@@ -190,6 +193,7 @@ class EdiMatrix:
             for raw in data["cells"]:
                 cell = cell_from(raw)
                 matrix._cells[cell.key] = cell
+            matrix._models = _models(matrix.cells())
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"EDI matrix: not as written by this program ({error})") from error
         return matrix
@@ -200,6 +204,26 @@ class EdiMatrix:
         return vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def _models(cells: Sequence[EdiCell]) -> dict[str, list[list[CellKey]]]:
+    """Return by device which cells tell the cost of each model of each stage, in their order.
+
+    Those are the variants of its strongest provenance.
+
+    Args:
+        cells: all, ordered.
+    """
+    by_role: dict[tuple[str, Stage, str], list[EdiCell]] = {}
+    for cell in cells:
+        own = by_role.setdefault((cell.device, cell.stage, cell.role_name), [])
+        # The cells of a model come with the strongest provenance first.
+        if not own or own[0].provenance is cell.provenance:
+            own.append(cell)
+    found: dict[str, list[list[CellKey]]] = {}
+    for (device, _, _), own in by_role.items():
+        found.setdefault(device, []).append([cell.key for cell in own])
+    return found
 
 
 def _order(cell: EdiCell) -> tuple[int, str, str, int, str]:
