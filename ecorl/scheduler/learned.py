@@ -35,7 +35,8 @@ from ecorl.records import (
 )
 from ecorl.scheduler.features import READ_STAGE, Observed, features
 from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection
-from ecorl.scheduler.iteration_costs import REST_C, iteration_before
+from ecorl.scheduler.iteration_costs import ACTION_CODE, REST_C, iteration_before
+from ecorl.scheduler.plain_features import plain_features
 from ecorl.scheduler.policies import Proposal, RunSetting
 from ecorl.scheduler.policy_file import (
     META_NAMES,
@@ -53,10 +54,18 @@ from ecorl.stages import (
     Carry,
     OffloadBid,
     Work,
+    advance,
+    after_generation,
+    cards_speed,
+    energy_fits,
+    is_plain,
+    length_fits,
     may_leave_gpu,
     may_run_otherwise,
     offload_bids,
     permitted,
+    plain_bids,
+    queue_fits,
     queue_s,
 )
 
@@ -72,6 +81,7 @@ __all__ = [
 ]
 
 _CARD_FIGURES = ("idle_w", *CARD_FIGURES)
+_ON_GPU, _REWARD, _REFERENCE = Action.GPU, Stage.REWARD, Stage.REFERENCE
 _PLACE = {stage: place for place, stage in enumerate(INFERENCE_STAGES)}
 """Places of the stages that cards can run in `Work.gpu_s`, `gpu_j` and `card_s`."""
 
@@ -173,7 +183,7 @@ class DecisionView:
         may: whether a2 and a3 pass the guards, 1.0 or 0.0 each.
     """
 
-    __slots__ = ("bids", "carry", "may", "objections", "state", "table", "work")
+    __slots__ = ("_plain", "bids", "carry", "may", "objections", "state", "table", "work")
 
     def __init__(self, table: RunTable, state: SchedulerState) -> None:
         self.table, self.state = table, state
@@ -184,15 +194,37 @@ class DecisionView:
         if state.stage not in _PLACE:
             mean_length = state.work.mean_length
             self.may = permitted(state.stage, self.carry, self.work, table.rules, mean_length)
+            self._plain = False
             return
-        bids = offload_bids(state.stage, self.carry, self.work, table.rules)
-        self.bids = (bids[0], bids[-1])
+        self._plain = is_plain(state.stage, self.carry, self.work, table.rules)
+        bids: tuple[OffloadBid, ...]
+        if self._plain:
+            bids = self.bids = plain_bids(state.stage, self.carry, self.work, table.rules)
+        else:
+            bids = offload_bids(state.stage, self.carry, self.work, table.rules)
+            self.bids = (bids[0], bids[-1])
         blocking = self._objection(bids[0])
-        concurrent = self._objection(bids[1]) if len(bids) > 1 else blocking
+        concurrent = self._objection(bids[-1]) if bids[-1] is not bids[0] else blocking
         self.objections = (blocking, concurrent)
         self.may = (1.0 if blocking is None else 0.0, 1.0 if concurrent is None else 0.0)
 
+    def _passes(self, bid: OffloadBid) -> bool:
+        """Whether no guard objects, by the arithmetic alone; words are made where one does."""
+        state, rules, place = self.state, self.table.rules, _PLACE[self.state.stage]
+        queue = state.fpga_queue
+        return (
+            state.fpga_available
+            and rules.usable[place] > 0.0
+            and queue < rules.q_max
+            and bool(queue_fits(bid.queue_s, bid.card_s, rules.q_max))
+            and bool(length_fits(state.work.mean_length, rules.l_max))
+            and bool(energy_fits(bid.energy_j, self.work.gpu_j[place], rules.energy_limit))
+            and may_leave_gpu(state.stage, self.table.abilities)
+        )
+
     def _objection(self, bid: OffloadBid) -> Objection | None:
+        if self._passes(bid):
+            return None
         state, rules, place = self.state, self.table.rules, _PLACE[self.state.stage]
         gpu_j = self.work.gpu_j[place]
         # The simulator knows others' work in seconds alone. A run counts batches as well, and
@@ -219,16 +251,11 @@ class DecisionView:
         used_mean, used_spread = _mean_and_spread(state.gpu_utilisation)
         on_gpu, on_card = self.table.readings(READ_STAGE[state.stage])
         seen = Observed(
-            row_length=state.work.mean_length,
-            power_mean=power_mean,
-            power_spread=power_spread,
-            utilisation_mean=used_mean,
-            utilisation_spread=used_spread,
-            log_rows=self.table.log_rows,
-            on_gpu=on_gpu,
-            on_card=on_card,
-        )
-        return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
+            state.work.mean_length, power_mean, power_spread, used_mean, used_spread,
+            self.table.log_rows, on_gpu, on_card,
+        )  # fmt: skip
+        made = plain_features if self._plain else features
+        return made(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
 
     def costs(self) -> tuple[ActionCost, ...]:
         """Return what each action would cost, for the record; without a card a1 alone.
@@ -298,18 +325,26 @@ _OFFLOAD = (
 
 def _progress(state: SchedulerState, work: Work) -> Carry:
     """Carry the iteration on to this stage by the decisions that were made in it so far."""
-    decided = dict(state.decided)
     # Those that were sent in this iteration are in `decided`, and counted among the open ones.
-    n_own = 0
+    n_own, plain, reward = 0, True, Action.GPU
     for stage, action in state.decided:
-        if action is not Action.GPU and stage in _PLACE:
-            n_own += 1
+        if stage is _REWARD:
+            reward = action
+        if action is not _ON_GPU:
+            n_own += stage in _PLACE
+            plain = plain and stage is _REWARD
     backlog_s, n_others = 0.0, state.fpga_queue - n_own
     if n_others > 0:
         batch_s = work.card_s[0] or work.card_s[1]
         backlog_s = work.generation_s + queue_s(n_others, batch_s, work.card_share)
-    before = Between(backlog_s=backlog_s, temperature_c=REST_C, deferred_s=0.0, deferred_j=0.0)
-    return iteration_before(state.stage, work, before, decided)
+    before = Between(backlog_s, REST_C, 0.0, 0.0)
+    stage = state.stage
+    # A table that is read beyond its rows' spread may even tell a time below 0.
+    plain = plain and work.generation_s >= 0.0
+    if not plain or (stage is not _REWARD and stage is not _REFERENCE):
+        return iteration_before(stage, work, before, dict(state.decided))
+    carry = after_generation(work, backlog_s, REST_C, cards_speed(work, REST_C))
+    return carry if stage is _REWARD else advance(_REWARD, carry, work, ACTION_CODE[reward])
 
 
 def _mean_and_spread(shares: tuple[float | None, ...]) -> tuple[float, float]:
