@@ -34,7 +34,7 @@ from ecorl.records import (
     weakest,
 )
 from ecorl.scheduler.features import READ_STAGE, Observed, features
-from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection
+from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection, lets_pass
 from ecorl.scheduler.iteration_costs import ACTION_CODE, REST_C, iteration_before
 from ecorl.scheduler.plain_features import plain_features
 from ecorl.scheduler.policies import Proposal, RunSetting
@@ -59,13 +59,11 @@ from ecorl.stages import (
     cards_speed,
     energy_fits,
     is_plain,
-    length_fits,
     may_leave_gpu,
     may_run_otherwise,
     offload_bids,
     permitted,
     plain_bids,
-    queue_fits,
     queue_s,
 )
 
@@ -81,7 +79,8 @@ __all__ = [
 ]
 
 _CARD_FIGURES = ("idle_w", *CARD_FIGURES)
-_ON_GPU, _REWARD, _REFERENCE = Action.GPU, Stage.REWARD, Stage.REFERENCE
+_ON_GPU, _FPGA, _CONCURRENT = ACTIONS
+_REWARD, _REFERENCE = Stage.REWARD, Stage.REFERENCE
 _PLACE = {stage: place for place, stage in enumerate(INFERENCE_STAGES)}
 """Places of the stages that cards can run in `Work.gpu_s`, `gpu_j` and `card_s`."""
 
@@ -211,15 +210,15 @@ class DecisionView:
     def _passes(self, bid: OffloadBid) -> bool:
         """Whether no guard objects, by the arithmetic alone; words are made where one does."""
         state, rules, place = self.state, self.table.rules, _PLACE[self.state.stage]
-        queue = state.fpga_queue
+        queue = (bid.queue_s, bid.card_s, rules.q_max)
         return (
             state.fpga_available
             and rules.usable[place] > 0.0
-            and queue < rules.q_max
-            and bool(queue_fits(bid.queue_s, bid.card_s, rules.q_max))
-            and bool(length_fits(state.work.mean_length, rules.l_max))
+            and state.fpga_queue < rules.q_max
             and bool(energy_fits(bid.energy_j, self.work.gpu_j[place], rules.energy_limit))
-            and may_leave_gpu(state.stage, self.table.abilities)
+            and lets_pass(
+                state.stage, self.table.abilities, queue, (state.work.mean_length, rules.l_max)
+            )
         )
 
     def _objection(self, bid: OffloadBid) -> Objection | None:
@@ -265,27 +264,24 @@ class DecisionView:
         if not self.bids:
             return ()
         state, work, place = self.state, self.work, _PLACE[self.state.stage]
-        provenance = weakest(self.table.table.provenance, self._own_provenance())
-        on_gpu = ActionCost(Action.GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
+        provenance, own = self.table.table.provenance, self._own_provenance()
+        if own is not provenance:
+            provenance = weakest(provenance, own)
+        on_gpu = ActionCost(_ON_GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
         if not state.fpga_available:
             return (on_gpu,)
-        blocking, beside = self.bids
-        return (
-            on_gpu,
-            ActionCost(
-                Action.FPGA, blocking.wait_s, blocking.energy_j, blocking.wait_s, provenance
-            ),
-            ActionCost(
-                Action.CONCURRENT, beside.wait_s, beside.energy_j, beside.wait_s, provenance
-            ),
-        )
+        _, _, wait_s, energy_j = self.bids[0]
+        blocking = ActionCost(_FPGA, wait_s, energy_j, wait_s, provenance)
+        _, _, wait_s, energy_j = self.bids[1]
+        return on_gpu, blocking, ActionCost(_CONCURRENT, wait_s, energy_j, wait_s, provenance)
 
     def _own_provenance(self) -> Provenance:
         """Provenance of the stage's energy where the framework computes."""
-        state = self.state
-        if state.stage in self.table.measured:
+        state, stage = self.state, self.state.stage
+        if stage in self.table.measured:
+            role_name = state.work.role_name
             for path in state.paths:
-                if path.role == state.work.role and not path.on_card:
+                if path.stage is stage and path.role_name == role_name and not path.on_card:
                     return path.provenance
         return self.table.table.provenance
 
@@ -306,12 +302,11 @@ class DecisionView:
             usual, _, other = (action_name(a, own, state.stage) for a in ACTIONS)
             return _CHOICE % (chosen, usual, logits[0], other, logits[2])
         place, bid = _PLACE[state.stage], self.bids[0]
-        (card_j, own_j), unit = joules(
-            (bid.energy_j, work.gpu_j[place]), state.work.n_output_tokens
-        )
+        card_s, queued_s, _, energy_j = bid
+        (card_j, own_j), unit = joules((energy_j, work.gpu_j[place]), state.work.n_output_tokens)
         return _OFFLOAD % (
-            chosen, own, *logits[:2], own, logits[2], card_j, own_j, unit,
-            bid.card_s, bid.queue_s, own, work.gpu_s[place], self._basis(),
+            chosen, own, logits[0], logits[1], own, logits[2], card_j, own_j, unit, card_s,
+            queued_s, own, work.gpu_s[place], self._basis(),
         )  # fmt: skip
 
 
@@ -326,7 +321,7 @@ _OFFLOAD = (
 def _progress(state: SchedulerState, work: Work) -> Carry:
     """Carry the iteration on to this stage by the decisions that were made in it so far."""
     # Those that were sent in this iteration are in `decided`, and counted among the open ones.
-    n_own, plain, reward = 0, True, Action.GPU
+    n_own, plain, reward = 0, True, _ON_GPU
     for stage, action in state.decided:
         if stage is _REWARD:
             reward = action
