@@ -56,7 +56,8 @@ class EdiMatrix:
         self.alpha = alpha
         self.n_profiling = n_profiling
         self._cells: dict[CellKey, EdiCell] = {}
-        self._models: dict[str, list[list[CellKey]]] = {}
+        # By device the cells that tell the cost of each model, kept as cells come and change.
+        self._models: dict[str, list[list[EdiCell]]] = {}
 
     def update(self, reading: EdiReading) -> EdiCell | None:
         """Average a reading into its cell.
@@ -71,10 +72,8 @@ class EdiMatrix:
             reading.stage, reading.role_name, reading.device, reading.provenance, reading.variant,
         )  # fmt: skip
         cell = cell_with(self._cells.get(key), reading, new, self.alpha, self.n_profiling)
-        is_new = key not in self._cells
         self._cells[key] = cell
-        if is_new:
-            self._models = _models(self.cells())
+        self._models = _models(self.cells())
         return cell
 
     def cell(
@@ -132,10 +131,10 @@ class EdiMatrix:
                 are not known.
             on_card: whether the device is the card.
         """
-        cells, found = self._cells, []
-        # An iteration waits for this, so which cells belong together is found when one is added.
-        for keys in self._models.get(device, ()):
-            cost = mean_cost([cells[key] for key in keys], batch, on_card=on_card)
+        found = []
+        # An iteration waits for this, so which cells belong together is found as readings come.
+        for cells in self._models.get(device, ()):
+            cost = mean_cost(cells, batch, on_card=on_card)
             if cost is not None:
                 found.append(cost)
         return tuple(found)
@@ -206,7 +205,7 @@ class EdiMatrix:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-def _models(cells: Sequence[EdiCell]) -> dict[str, list[list[CellKey]]]:
+def _models(cells: Sequence[EdiCell]) -> dict[str, list[list[EdiCell]]]:
     """Return by device which cells tell the cost of each model of each stage, in their order.
 
     Those are the variants of its strongest provenance.
@@ -220,9 +219,9 @@ def _models(cells: Sequence[EdiCell]) -> dict[str, list[list[CellKey]]]:
         # The cells of a model come with the strongest provenance first.
         if not own or own[0].provenance is cell.provenance:
             own.append(cell)
-    found: dict[str, list[list[CellKey]]] = {}
+    found: dict[str, list[list[EdiCell]]] = {}
     for (device, _, _), own in by_role.items():
-        found.setdefault(device, []).append([cell.key for cell in own])
+        found.setdefault(device, []).append(own)
     return found
 
 

@@ -25,6 +25,7 @@ from ecorl.stages import NO_LIMIT, Rules, Work, choices
 
 log = logging.getLogger(__name__)
 
+_ACTIVE_W = TableConstants._fields.index("card_active_w")
 _N_LENGTHS = 5
 _OCTAVES = 4.0
 """A table spans lengths of a factor of 4 on `_N_LENGTHS` points; the next starts where it ends."""
@@ -210,8 +211,9 @@ class RunTable:
         power = self.levels.use(state)
         self.constants = self._computed
         if power > 0.0:
-            active_w = self._computed.card_active_w * power
-            self.constants = self._computed._replace(card_active_w=active_w)
+            figures = [*self._computed]
+            figures[_ACTIVE_W] *= power
+            self.constants = TableConstants._make(figures)
 
 
 class RunTables:
