@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 from typing import TypeAlias
 
 
@@ -58,6 +59,7 @@ def role_of(stage: Stage, name: str = "") -> Role:
     return f"{stage}:{name}" if name else str(stage)
 
 
+@cache
 def stage_of(role: Role) -> Stage:
     """The stage that a role belongs to.
 

@@ -31,60 +31,24 @@ class Deciding:
         guards: as a run has them.
         states: rewards and references of different lengths, queues and readings.
         tdp_w: of one GPU, W.
+        batches: of the states, that of a reference the one of the reward before it.
     """
 
     policy: Policy
     guards: Guards
     states: tuple[SchedulerState, ...]
     tdp_w: float
-    readings_w: list[tuple[float, ...]] = field(init=False)
     batches: list[StageWork] = field(init=False)
-    latest: list[tuple[PathCost, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.readings_w = [
-            tuple(self.tdp_w * (share or 0.0) for share in s.gpu_power_share) for s in self.states
-        ]
         self.batches = [
             replace(self.states[i - i % 2].work, stage=s.stage, model=s.work.model)
             for i, s in enumerate(self.states)
         ]
-        self.latest = [self.states[0].paths]
 
     def decide(self, i: int) -> Action:
         """One decision: state, network, guards."""
         return place(self.states[i % len(self.states)], self.policy, self.guards).action
-
-    def decide_in_a_run(self, i: int) -> Action:
-        """One decision as it comes in a run: costs measured anew, readings taken, state made.
-
-        Reward and reference of an iteration follow each other, on the same batch. What both paths
-        have cost so far is another tuple in each iteration, so that the table is brought to it
-        again.
-        """
-        known = self.states[i % len(self.states)]
-        paths = known.paths
-        if i % 2 == 0:
-            later = 1.0 + 1e-3 * (i % 7)
-            paths = tuple(
-                replace(p, recent_s_per_token=(p.recent_s_per_token or 0.0) * later) for p in paths
-            )
-            self.latest[:] = [paths]
-        power = tuple([watts / self.tdp_w for watts in self.readings_w[i % len(self.states)]])
-        state = SchedulerState(
-            iteration=i,
-            algorithm=known.algorithm,
-            stage=known.stage,
-            gpu_power_share=power,
-            gpu_utilisation=known.gpu_utilisation,
-            fpga_queue=known.fpga_queue,
-            fpga_available=True,
-            work=self.batches[i % len(self.batches)],
-            batch=i,
-            paths=self.latest[0],
-            decided=known.decided,
-        )
-        return place(state, self.policy, self.guards).action
 
     def asks_the_network(self) -> bool:
         """Whether every decision goes as far as the network; else a guard ended it before."""

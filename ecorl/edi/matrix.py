@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ecorl.edi.cells import EdiCell, cell_from, cell_with, mean_cost
@@ -28,6 +28,9 @@ none of the figures that leave out the first reading: they are read as missing. 
 times of readings without energy may be absent: then there were none."""
 _STRENGTH = list(Provenance)
 _STAGES = list(Stage)
+
+_Models = dict[str, dict[tuple[Stage, str], list[AnyCell]]]
+"""Cells by their device, then by stage and model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,9 @@ class EdiMatrix:
         self.n_profiling = n_profiling
         self._cells: dict[CellKey, EdiCell] = {}
         self._times: dict[CellKey, TimeCell] = {}
+        # By device the cells that tell the cost of each model, kept as cells come and change.
+        self._models: _Models[EdiCell] = {}
+        self._timed: _Models[TimeCell] = {}
 
     def update(self, reading: EdiReading) -> EdiCell | None:
         """Average a reading into its cell; without an energy, its time into those beside them.
@@ -86,6 +92,7 @@ class EdiMatrix:
             return None
         cell = cell_with(self._cells.get(key), reading, new, self.alpha, self.n_profiling)
         self._cells[key] = cell
+        self._models = _models(self.cells())
         return cell
 
     def _learn_time(self, key: CellKey, reading: EdiReading) -> None:
@@ -95,6 +102,7 @@ class EdiMatrix:
             self._times[key] = (
                 with_time(old, reading, time_s) if old else TimeCell(**first_time(reading, time_s))
             )
+            self._timed = _models(self.times())
 
     def cell(
         self,
@@ -158,11 +166,12 @@ class EdiMatrix:
             on_card: whether the device is the card.
         """
         found: dict[tuple[Stage, str], PathCost] = {}
-        for role, cells in _by_role(self.cells(), device).items():
+        # An iteration waits for this, so which cells belong together is found as readings come.
+        for role, cells in self._models.get(device, {}).items():
             cost = mean_cost(cells, batch, on_card=on_card)
             if cost is not None:
                 found[role] = cost
-        for role, times in _by_role(self.times(), device).items():
+        for role, times in self._timed.get(device, {}).items():
             with_energy, alone = found.get(role), path_cost(times, batch=batch, on_card=on_card)
             if alone is None or (with_energy and (with_energy.n_recent or not alone.n_recent)):
                 continue
@@ -226,6 +235,7 @@ class EdiMatrix:
             for raw in data.get("times", ()):
                 times = time_cell_from(raw)
                 matrix._times[times.key] = times
+            matrix._models, matrix._timed = _models(matrix.cells()), _models(matrix.times())
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"EDI matrix: not as written by this program ({error})") from error
         return matrix
@@ -238,19 +248,20 @@ class EdiMatrix:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
 
-def _by_role(cells: Iterable[AnyCell], device: str) -> dict[tuple[Stage, str], list[AnyCell]]:
-    """Sort a device's cells by stage and model, those of the strongest provenance alone.
+def _models(cells: Sequence[AnyCell]) -> _Models[AnyCell]:
+    """Return by device which cells tell the cost of each model of each stage, in their order.
+
+    Those are the variants of its strongest provenance.
 
     Args:
-        cells: in the order of `EdiMatrix.cells`: those of a model with the strongest first.
-        device: column of the matrix.
+        cells: all, ordered.
     """
-    found: dict[tuple[Stage, str], list[AnyCell]] = {}
+    found: _Models[AnyCell] = {}
     for cell in cells:
-        if cell.device == device:
-            same = found.setdefault(cell.key[:2], [])
-            if not same or same[0].provenance is cell.provenance:
-                same.append(cell)
+        own = found.setdefault(cell.device, {}).setdefault(cell.key[:2], [])
+        # The cells of a model come with the strongest provenance first.
+        if not own or own[0].provenance is cell.provenance:
+            own.append(cell)
     return found
 
 

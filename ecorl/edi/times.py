@@ -182,18 +182,22 @@ def path_cost(
         batch: 0-based number of the rollout batch at hand; None: ages are not known.
         on_card: whether the device is the card.
     """
-    times_s = [c.mean_time_s_per_token for c in cells if c.mean_time_s_per_token is not None]
-    if len(times_s) < len(cells):
-        return None
     first = cells[0]
-    batches = [c.last_batch for c in cells if c.last_batch is not None]
-    age = max(0, batch - max(batches)) if batch is not None and batches else 0
     if len(cells) == 1:  # the usual case, at the start of each iteration
+        mean_s, newest = first.mean_time_s_per_token, first.last_batch
+        if mean_s is None:
+            return None
+        age = batch - newest if batch is not None and newest is not None and batch > newest else 0
         return PathCost(
-            first.stage, times_s[0], energy_j, first.count, first.provenance, first.role_name,
+            first.stage, mean_s, energy_j, first.count, first.provenance, first.role_name,
             first.recent_s_per_token, recent_j, first.n_recent, first.spread, age,
             first.mean_length, on_card,
         )  # fmt: skip
+    times_s = [c.mean_time_s_per_token for c in cells if c.mean_time_s_per_token is not None]
+    if len(times_s) < len(cells):
+        return None
+    batches = [c.last_batch for c in cells if c.last_batch is not None]
+    age = max(0, batch - max(batches)) if batch is not None and batches else 0
     count, later = sum(c.count for c in cells), [c for c in cells if c.n_recent]
     time_s = sum(t * c.count for t, c in zip(times_s, cells, strict=True)) / count
     return PathCost(

@@ -33,7 +33,14 @@ import logging
 from ecorl.errors import EcorlError
 from ecorl.records import Action, ActionCost, GuardRefusal, Placement, SchedulerState
 from ecorl.scheduler.costs import Estimate
-from ecorl.scheduler.guards import Energies, GuardFacts, Guards, Objection, guard_objection
+from ecorl.scheduler.guards import (
+    Energies,
+    GuardFacts,
+    Guards,
+    Objection,
+    guard_objection,
+    lets_pass,
+)
 from ecorl.scheduler.policies import Policy, Proposal
 from ecorl.scheduler.words import action_name, basis, kept
 from ecorl.stages import may_run_otherwise
@@ -114,6 +121,13 @@ def _objection(
         wish = action_name(action, state.place, state.stage)
         words = f"placement.energy_margin is set, and what '{wish}' would cost is not known"
         return Objection(GuardRefusal.COST_UNKNOWN, words), costs
+    length = (state.work.mean_length, guards.l_max)
+    if (
+        guards.energy_margin is None
+        and state.fpga_available
+        and lets_pass(state.stage, guards.abilities, (state.fpga_queue, 1.0, guards.q_max), length)
+    ):
+        return None, costs
     estimates: list[Estimate] = []
 
     def energies() -> Energies | str:
@@ -134,7 +148,7 @@ def _objection(
         can_run=True,  # a card that cannot has no engine, so it is not available
         queue=state.fpga_queue,
         batch=1.0,
-        mean_length=state.work.mean_length,
+        mean_length=length[0],
         energies=energies,
         abilities=guards.abilities,
         n_tokens=state.work.n_output_tokens,

@@ -72,7 +72,7 @@ _BEFORE: dict[Stage, Stage] = {
     if before is not Stage.ACTOR_TRAIN and stage is not Stage.ACTOR_TRAIN
 }
 """The stage before each inference stage; training steps have a barrier before them."""
-_ONE_HOT = {stage: tuple(float(other is stage) for other in Stage) for stage in Stage}
+ONE_HOT = {stage: tuple(float(other is stage) for other in Stage) for stage in Stage}
 
 NAMES = (
     *(f"stage_{s}" for s in Stage),
@@ -183,7 +183,7 @@ def features(
     backlog_s = ops.maximum(0.0, carry.card_s - t_s)
     stage_s, stage_j, card_s, queue, done_s = _stage_figures(stage, carry, work, backlog_s, ops)
     return (
-        *_ONE_HOT[stage],
+        *ONE_HOT[stage],
         may[0],
         may[1],
         seen.power_mean,
@@ -214,13 +214,13 @@ def features(
         carry.asleep,
         work.stale,
         carry.due_s * per_s,
-        *_read(seen.on_gpu),
-        *_read(seen.on_card),
+        *measured_figures(seen.on_gpu),
+        *measured_figures(seen.on_card),
         *_gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops),
     )
 
 
-def _read(readings: Readings) -> tuple[Number, ...]:
+def measured_figures(readings: Readings) -> tuple[Number, ...]:
     """Return what was measured on a path: ``ratio`` to ``age`` in `NAMES`."""
     return (
         readings.ratio - 1.0,

@@ -97,6 +97,26 @@ class GuardFacts(NamedTuple):
     n_tokens: int = 0
 
 
+def lets_pass(
+    stage: Stage,
+    abilities: Abilities,
+    queue: tuple[float, float, float],
+    length: tuple[float, float],
+) -> bool:
+    """Whether a stage may leave the GPU for all that no energy says.
+
+    It is `guard_objection` for a card that is there and can run the stage, without its words: on
+    the path of a decision, facts are gathered only where a sentence has to be made of them.
+
+    Args:
+        stage: the stage that would leave the GPU.
+        abilities: of the framework.
+        queue: work ahead on the card, one batch in the same unit, and the limit in batches.
+        length: mean row and its limit, tokens.
+    """
+    return bool(queue_fits(*queue) and length_fits(*length) and may_leave_gpu(stage, abilities))
+
+
 class Objection(NamedTuple):
     """A guard's refusal: which guard, and one clause for the record."""
 

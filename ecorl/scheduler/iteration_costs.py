@@ -196,7 +196,7 @@ def iteration_before(
     carry = begin(work, before)
     for earlier in _BEFORE[stage]:
         action = decided.get(earlier)
-        carry = advance(earlier, carry, work, GPU if action is None else _CODE[action])
+        carry = advance(earlier, carry, work, GPU if action is None else ACTION_CODE[action])
     return carry
 
 
@@ -211,7 +211,9 @@ def at_ratio(short: Number, long: Number, ratio: Number) -> Number:
     return short + (long - short) * ((ratio - SHORT) / (LONG - SHORT))
 
 
-_CODE = {action: code for code, action in enumerate(ACTIONS)}
+ACTION_CODE = {action: code for code, action in enumerate(ACTIONS)}
+"""Code of an action in the stage function."""
+
 _ORDER = tuple(Stage)
 _BEFORE = {stage: _ORDER[:place] for place, stage in enumerate(_ORDER)}
 

@@ -34,8 +34,9 @@ from ecorl.records import (
     weakest,
 )
 from ecorl.scheduler.features import READ_STAGE, Observed, features
-from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection
-from ecorl.scheduler.iteration_costs import REST_C, iteration_before
+from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection, lets_pass
+from ecorl.scheduler.iteration_costs import ACTION_CODE, REST_C, iteration_before
+from ecorl.scheduler.plain_features import plain_features
 from ecorl.scheduler.policies import Proposal, RunSetting
 from ecorl.scheduler.policy_file import (
     META_NAMES,
@@ -53,10 +54,16 @@ from ecorl.stages import (
     Carry,
     OffloadBid,
     Work,
+    advance,
+    after_generation,
+    cards_speed,
+    energy_fits,
+    is_plain,
     may_leave_gpu,
     may_run_otherwise,
     offload_bids,
     permitted,
+    plain_bids,
     queue_s,
 )
 
@@ -72,6 +79,8 @@ __all__ = [
 ]
 
 _CARD_FIGURES = ("idle_w", *CARD_FIGURES)
+_ON_GPU, _FPGA, _CONCURRENT = ACTIONS
+_REWARD, _REFERENCE = Stage.REWARD, Stage.REFERENCE
 _PLACE = {stage: place for place, stage in enumerate(INFERENCE_STAGES)}
 """Places of the stages that cards can run in `Work.gpu_s`, `gpu_j` and `card_s`."""
 
@@ -173,7 +182,7 @@ class DecisionView:
         may: whether a2 and a3 pass the guards, 1.0 or 0.0 each.
     """
 
-    __slots__ = ("bids", "carry", "may", "objections", "state", "table", "work")
+    __slots__ = ("_plain", "bids", "carry", "may", "objections", "state", "table", "work")
 
     def __init__(self, table: RunTable, state: SchedulerState) -> None:
         self.table, self.state = table, state
@@ -184,15 +193,37 @@ class DecisionView:
         if state.stage not in _PLACE:
             mean_length = state.work.mean_length
             self.may = permitted(state.stage, self.carry, self.work, table.rules, mean_length)
+            self._plain = False
             return
-        bids = offload_bids(state.stage, self.carry, self.work, table.rules)
-        self.bids = (bids[0], bids[-1])
+        self._plain = is_plain(state.stage, self.carry, self.work, table.rules)
+        bids: tuple[OffloadBid, ...]
+        if self._plain:
+            bids = self.bids = plain_bids(state.stage, self.carry, self.work, table.rules)
+        else:
+            bids = offload_bids(state.stage, self.carry, self.work, table.rules)
+            self.bids = (bids[0], bids[-1])
         blocking = self._objection(bids[0])
-        concurrent = self._objection(bids[1]) if len(bids) > 1 else blocking
+        concurrent = self._objection(bids[-1]) if bids[-1] is not bids[0] else blocking
         self.objections = (blocking, concurrent)
         self.may = (1.0 if blocking is None else 0.0, 1.0 if concurrent is None else 0.0)
 
+    def _passes(self, bid: OffloadBid) -> bool:
+        """Whether no guard objects, by the arithmetic alone; words are made where one does."""
+        state, rules, place = self.state, self.table.rules, _PLACE[self.state.stage]
+        queue = (bid.queue_s, bid.card_s, rules.q_max)
+        return (
+            state.fpga_available
+            and rules.usable[place] > 0.0
+            and state.fpga_queue < rules.q_max
+            and bool(energy_fits(bid.energy_j, self.work.gpu_j[place], rules.energy_limit))
+            and lets_pass(
+                state.stage, self.table.abilities, queue, (state.work.mean_length, rules.l_max)
+            )
+        )
+
     def _objection(self, bid: OffloadBid) -> Objection | None:
+        if self._passes(bid):
+            return None
         state, rules, place = self.state, self.table.rules, _PLACE[self.state.stage]
         gpu_j = self.work.gpu_j[place]
         # The simulator knows others' work in seconds alone. A run counts batches as well, and
@@ -219,16 +250,11 @@ class DecisionView:
         used_mean, used_spread = _mean_and_spread(state.gpu_utilisation)
         on_gpu, on_card = self.table.readings(READ_STAGE[state.stage])
         seen = Observed(
-            row_length=state.work.mean_length,
-            power_mean=power_mean,
-            power_spread=power_spread,
-            utilisation_mean=used_mean,
-            utilisation_spread=used_spread,
-            log_rows=self.table.log_rows,
-            on_gpu=on_gpu,
-            on_card=on_card,
-        )
-        return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
+            state.work.mean_length, power_mean, power_spread, used_mean, used_spread,
+            self.table.log_rows, on_gpu, on_card,
+        )  # fmt: skip
+        made = plain_features if self._plain else features
+        return made(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
 
     def costs(self) -> tuple[ActionCost, ...]:
         """Return what each action would cost, for the record; without a card a1 alone.
@@ -238,27 +264,24 @@ class DecisionView:
         if not self.bids:
             return ()
         state, work, place = self.state, self.work, _PLACE[self.state.stage]
-        provenance = weakest(self.table.table.provenance, self._own_provenance())
-        on_gpu = ActionCost(Action.GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
+        provenance, own = self.table.table.provenance, self._own_provenance()
+        if own is not provenance:
+            provenance = weakest(provenance, own)
+        on_gpu = ActionCost(_ON_GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
         if not state.fpga_available:
             return (on_gpu,)
-        blocking, beside = self.bids
-        return (
-            on_gpu,
-            ActionCost(
-                Action.FPGA, blocking.wait_s, blocking.energy_j, blocking.wait_s, provenance
-            ),
-            ActionCost(
-                Action.CONCURRENT, beside.wait_s, beside.energy_j, beside.wait_s, provenance
-            ),
-        )
+        _, _, wait_s, energy_j = self.bids[0]
+        blocking = ActionCost(_FPGA, wait_s, energy_j, wait_s, provenance)
+        _, _, wait_s, energy_j = self.bids[1]
+        return on_gpu, blocking, ActionCost(_CONCURRENT, wait_s, energy_j, wait_s, provenance)
 
     def _own_provenance(self) -> Provenance:
         """Provenance of the stage's energy where the framework computes."""
-        state = self.state
-        if state.stage in self.table.measured:
+        state, stage = self.state, self.state.stage
+        if stage in self.table.measured:
+            role_name = state.work.role_name
             for path in state.paths:
-                if path.role == state.work.role and not path.on_card:
+                if path.stage is stage and path.role_name == role_name and not path.on_card:
                     if path.energy_j_per_token is None:  # a measured time at a computed power
                         return weakest(path.provenance, self.table.table.provenance)
                     return path.provenance
@@ -281,12 +304,11 @@ class DecisionView:
             usual, _, other = (action_name(a, own, state.stage) for a in ACTIONS)
             return _CHOICE % (chosen, usual, logits[0], other, logits[2])
         place, bid = _PLACE[state.stage], self.bids[0]
-        (card_j, own_j), unit = joules(
-            (bid.energy_j, work.gpu_j[place]), state.work.n_output_tokens
-        )
+        card_s, queued_s, _, energy_j = bid
+        (card_j, own_j), unit = joules((energy_j, work.gpu_j[place]), state.work.n_output_tokens)
         return _OFFLOAD % (
-            chosen, own, *logits[:2], own, logits[2], card_j, own_j, unit,
-            bid.card_s, bid.queue_s, own, work.gpu_s[place], self._basis(),
+            chosen, own, logits[0], logits[1], own, logits[2], card_j, own_j, unit, card_s,
+            queued_s, own, work.gpu_s[place], self._basis(),
         )  # fmt: skip
 
 
@@ -300,18 +322,26 @@ _OFFLOAD = (
 
 def _progress(state: SchedulerState, work: Work) -> Carry:
     """Carry the iteration on to this stage by the decisions that were made in it so far."""
-    decided = dict(state.decided)
     # Those that were sent in this iteration are in `decided`, and counted among the open ones.
-    n_own = 0
+    n_own, plain, reward = 0, True, _ON_GPU
     for stage, action in state.decided:
-        if action is not Action.GPU and stage in _PLACE:
-            n_own += 1
+        if stage is _REWARD:
+            reward = action
+        if action is not _ON_GPU:
+            n_own += stage in _PLACE
+            plain = plain and stage is _REWARD
     backlog_s, n_others = 0.0, state.fpga_queue - n_own
     if n_others > 0:
         batch_s = work.card_s[0] or work.card_s[1]
         backlog_s = work.generation_s + queue_s(n_others, batch_s, work.card_share)
-    before = Between(backlog_s=backlog_s, temperature_c=REST_C, deferred_s=0.0, deferred_j=0.0)
-    return iteration_before(state.stage, work, before, decided)
+    before = Between(backlog_s, REST_C, 0.0, 0.0)
+    stage = state.stage
+    # A table that is read beyond its rows' spread may even tell a time below 0.
+    plain = plain and work.generation_s >= 0.0
+    if not plain or (stage is not _REWARD and stage is not _REFERENCE):
+        return iteration_before(stage, work, before, dict(state.decided))
+    carry = after_generation(work, backlog_s, REST_C, cards_speed(work, REST_C))
+    return carry if stage is _REWARD else advance(_REWARD, carry, work, ACTION_CODE[reward])
 
 
 def _mean_and_spread(shares: tuple[float | None, ...]) -> tuple[float, float]:

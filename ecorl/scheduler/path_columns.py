@@ -47,11 +47,10 @@ def costs_by_place(state: SchedulerState) -> dict[int, list[PathCost]]:
     for path in state.paths:
         if path.stage is not at_hand or path.role_name == role_name:
             place = 2 * STAGE_PLACE[path.stage] + path.on_card
-            if not PATH_COLUMNS[place].times:
-                continue
-            if place in found:
-                found[place].append(path)
-            else:
+            own = found.get(place)
+            if own is not None:
+                own.append(path)
+            elif PATH_COLUMNS[place].times:
                 found[place] = [path]
     return found
 

@@ -9,34 +9,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ecorl.errors import EcorlError
-from ecorl.records import NO_ABILITIES, Abilities, Algorithm, PathCost, SchedulerState, Stage
+from ecorl.records import NO_ABILITIES, Abilities, Algorithm, SchedulerState, Stage
 from ecorl.scheduler.iteration_costs import Circumstances, TableConstants, iteration_costs
-from ecorl.scheduler.measured import UNREAD, Readings, level
+from ecorl.scheduler.measured import Readings
+from ecorl.scheduler.measured_levels import MeasuredLevels
 from ecorl.scheduler.paper_table import paper_table
-from ecorl.scheduler.path_columns import (
-    PATH_COLUMNS,
-    STAGE_PLACE,
-    PathColumns,
-    costs_by_place,
-    stages_at,
-)
 from ecorl.scheduler.policies import RunSetting
-from ecorl.scheduler.tables import COLUMN, CostTable, Float64, Setting, roofline_table
+from ecorl.scheduler.tables import CostTable, Setting, roofline_table
 from ecorl.stages import NO_LIMIT, Rules, Work, choices
 
 log = logging.getLogger(__name__)
 
-LEAST_COUNT = 5
-"""Executions from which a plain mean counts, where there are no recent figures: it holds the first
-execution, which is slower than the rest."""
-
+_ACTIVE_W = TableConstants._fields.index("card_active_w")
 _N_LENGTHS = 5
 _OCTAVES = 4.0
 """A table spans lengths of a factor of 4 on `_N_LENGTHS` points; the next starts where it ends."""
@@ -139,8 +128,7 @@ class RunTable:
 
     Attributes:
         constants: figures that do not depend on the length, the cards' power as measured.
-        measured: stages of which the run has measured the GPU path's costs.
-        measured_on_card: stages of which it has measured the card's.
+        levels: what the run has measured of its stages, against the table.
         why_not: why the card cannot run some stage; empty where it can.
     """
 
@@ -156,21 +144,23 @@ class RunTable:
         self.constants = self._computed = TableConstants.of(table)
         self.why_not = "; ".join(table.notes)
         self.log_rows = math.log2(n_rows)
-        self.measured: frozenset[Stage] = frozenset()
-        self.measured_on_card: frozenset[Stage] = frozenset()
-        self._n_rows, self._n_cards = n_rows, float(n_cards)
-        self._role_name = ""
-        self._lengths = list(map(float, table.lengths))
-        self._first = math.log(self._lengths[0])
-        self._slope = (len(self._lengths) - 1) / (math.log(self._lengths[-1]) - self._first)
-        self._values = _neighbours(table.values)
-        self._factors = [1.0] * len(COLUMN)
-        self._readings: dict[int, Readings] = {}
-        # Of the cards that a batch keeps busy; where it is not known no energy is told by it.
-        self._card_w = self._computed.card_active_w * self._computed.card_share or math.inf
+        self.levels = MeasuredLevels(table, n_rows)
+        self._n_cards = float(n_cards)
+        self._values = self.levels.values
         self._paths: object = ()
+        self._role_name = ""
         self._batch: tuple[object, ...] = ()
         self._work: Work
+
+    @property
+    def measured(self) -> frozenset[Stage]:
+        """Stages of which the run has measured the GPU path's costs."""
+        return self.levels.measured
+
+    @property
+    def measured_on_card(self) -> frozenset[Stage]:
+        """Stages of which it has measured the card's."""
+        return self.levels.measured_on_card
 
     def work(self, state: SchedulerState) -> Work:
         """Return what the stages of the iteration cost whose batch is to be placed.
@@ -187,7 +177,7 @@ class RunTable:
         if batch == self._batch:
             return self._work
         length = n_output / n_rows
-        low, share = self._place(length)
+        low, share = self.levels.place(length)
         longest = work.max_length - (work.n_tokens - n_output) / n_rows
         around = Circumstances(
             longest_over_mean=longest / length if longest > length else 1.0,
@@ -197,7 +187,7 @@ class RunTable:
         rest = 1.0 - share
         row = [
             (a * rest + b * share) * factor
-            for (a, b), factor in zip(self._values[low], self._factors, strict=True)
+            for (a, b), factor in zip(self._values[low], self.levels.factors, strict=True)
         ]
         self._work = iteration_costs(row=row, constants=self.constants, around=around)
         self._batch = batch
@@ -212,109 +202,18 @@ class RunTable:
         Args:
             stage: the stage.
         """
-        place = 2 * STAGE_PLACE[stage]
-        return self._readings.get(place, UNREAD), self._readings.get(place + 1, UNREAD)
-
-    def _place(self, length: float) -> tuple[int, float]:
-        """Find a length in the table: the place below it, and its share of the way to the next."""
-        x = (math.log(length) - self._first) * self._slope
-        low = min(max(int(x), 0), len(self._lengths) - 2)
-        shorter, longer = self._lengths[low], self._lengths[low + 1]
-        return low, min(max((length - shorter) / (longer - shorter), 0.0), 1.0)
+        return self.levels.readings(stage)
 
     def _use_measured(self, state: SchedulerState) -> None:
-        """Bring the computed costs to the level that the run has measured on either path.
-
-        A roofline is a lower bound; small models need many times as long. What was measured sets
-        the level of each stage, the computed table its change with the length. Where the time was
-        measured and the energy was not, the energy changes with the time: the computed one is a
-        power over a time, and nothing says that another power was drawn.
-        """
+        """Bring the computed costs to the level that the run has measured on either path."""
         self._paths, self._batch = state.paths, ()
         self._role_name = state.work.role_name
-        self._factors = [1.0] * len(COLUMN)
-        self._readings = {}
-        powers: list[float] = []
-        measured: list[int] = []
-        for place, costs in costs_by_place(state).items():
-            n_recent = min([cost.n_recent for cost in costs])
-            if n_recent or min([cost.count for cost in costs]) >= LEAST_COUNT:
-                power = self._scale(place, costs, n_recent)
-                if place % 2 and power > 0:
-                    powers.append(power)
-                measured.append(place)
-        self.measured, self.measured_on_card = stages_at(tuple(measured))
+        power = self.levels.use(state)
         self.constants = self._computed
-        if powers:
-            active_w = self._computed.card_active_w * (sum(powers) / len(powers))
-            self.constants = self._computed._replace(card_active_w=active_w)
-
-    def _scale(self, place: int, costs: Sequence[PathCost], n_recent: int) -> float:
-        """Scale a stage's columns to what its models have cost on a path.
-
-        Args:
-            place: of the stage and the path in `PATH_COLUMNS`.
-            costs: of those of its models that count.
-            n_recent: readings behind the recent figures; 0: there are none, the plain means count.
-
-        Returns:
-            The factor by which the stage's power changes with that; 0.0 where it is not known, of
-            one of the models or of all.
-        """
-        columns = PATH_COLUMNS[place]
-        if len(costs) == 1:
-            (cost,) = costs
-            ratios, spread, age = self._ratios(cost, columns, n_recent), cost.spread, cost.age
-        else:
-            ratios = _sums([self._ratios(cost, columns, n_recent) for cost in costs])
-            spread, age = _mean_spread(costs), max(cost.age for cost in costs)
-        # What is not known stays as computed.
-        if n_recent:
-            levels = [level(ratio, n_recent) if ratio > 0 else 1.0 for ratio in ratios]
-        else:
-            levels = [ratio if ratio > 0 else 1.0 for ratio in ratios]
-        # On the card the times alone: its energy has no column, it is its power over the time.
-        for column, factor in zip(columns.scaled, levels, strict=False):
-            self._factors[column] = factor
-        ratio, j_ratio = ratios if len(ratios) == 2 else _middles(ratios)
-        if ratio <= 0:
-            return 0.0
-        if n_recent:
-            self._readings[place] = Readings(
-                ratio, j_ratio or 1.0, spread, float(n_recent), float(age)
-            )
-        # An energy that follows its time is no word on the power, and must not pass for one.
-        metered = all(_figures(cost, n_recent)[1] is not None for cost in costs)
-        return levels[-1] / levels[0] if metered and j_ratio > 0 else 0.0
-
-    def _ratios(self, cost: PathCost, columns: PathColumns, n_recent: int) -> list[float]:
-        """Return measured times, then energies, over the computed ones; 0.0 where not known.
-
-        Energies that are not known have the ratios of the times: the same power, for longer.
-
-        They are compared at the length of the measured rows, so that longer rows do not pass for
-        slower ones; beyond the table's lengths, and where it is not known, at the nearest and the
-        middle one.
-        """
-        length = self._lengths[len(self._lengths) // 2]
-        time_s, energy_j = _figures(cost, n_recent)
-        if n_recent and cost.mean_length:
-            length = min(max(cost.mean_length, self._lengths[0]), self._lengths[-1])
-        low, share = self._place(length)
-        values, n_tokens, ratios = self._values[low], self._n_rows * length, []
-        for column in columns.times:
-            shorter, longer = values[column]
-            computed_s = shorter + (longer - shorter) * share
-            ratios.append(time_s * n_tokens / computed_s if computed_s > 0 else 0.0)
-        if energy_j is None:
-            return ratios + ratios
-        if columns.on_card:
-            energy_j /= self._card_w
-        for column in columns.energies:
-            shorter, longer = values[column]
-            computed_j = shorter + (longer - shorter) * share
-            ratios.append(energy_j * n_tokens / computed_j if computed_j > 0 else 0.0)
-        return ratios
+        if power > 0.0:
+            figures = [*self._computed]
+            figures[_ACTIVE_W] *= power
+            self.constants = TableConstants._make(figures)
 
 
 class RunTables:
@@ -330,55 +229,27 @@ class RunTables:
     def __init__(self, setting: RunSetting, margin: float | None) -> None:
         self._setting, self._margin = setting, margin
         self._tables: dict[BatchKind, RunTable | None] = {}
+        self._batch: tuple[object, ...] = ()
+        self._table: RunTable | None = None
 
     def of(self, state: SchedulerState) -> RunTable | None:
         """Return the table of the batch that is to be placed; None when it cannot be priced."""
-        kind = BatchKind.of(state)
-        if kind is None:
-            return None
-        if kind not in self._tables:
-            if len(self._tables) >= self.MOST:
-                self._tables.pop(next(iter(self._tables)))
-            try:
-                self._tables[kind] = priced(self._setting, kind, self._margin)
-            except EcorlError as error:
-                log.warning("the learned policy cannot price this run's stages: %s", error)
-                self._tables[kind] = None
+        # The reference of a batch comes after its reward.
+        work = state.work
+        batch = (state.algorithm, work.n_sequences, work.n_tokens, work.n_output_tokens)
+        if batch != self._batch:
+            kind = BatchKind.of(state)
+            self._batch, self._table = batch, None if kind is None else self._of(kind)
+        return self._table
+
+    def _of(self, kind: BatchKind) -> RunTable | None:
+        if kind in self._tables:
+            return self._tables[kind]
+        if len(self._tables) >= self.MOST:
+            self._tables.pop(next(iter(self._tables)))
+        try:
+            self._tables[kind] = priced(self._setting, kind, self._margin)
+        except EcorlError as error:
+            log.warning("the learned policy cannot price this run's stages: %s", error)
+            self._tables[kind] = None
         return self._tables[kind]
-
-
-def _figures(cost: PathCost, n_recent: int) -> tuple[float, float | None]:
-    """Return the time and the energy of an output token that count; the energy may be unknown.
-
-    Args:
-        cost: what a model has cost.
-        n_recent: readings behind the recent figures; 0: the plain means count.
-    """
-    if n_recent:
-        return cost.recent_s_per_token or 0.0, cost.recent_j_per_token
-    return cost.time_s_per_token, cost.energy_j_per_token
-
-
-def _sums(ratios: Sequence[Sequence[float]]) -> list[float]:
-    """Add up the ratios of several models; a sum that lacks one is not known."""
-    return [sum(own) if all(own) else 0.0 for own in zip(*ratios, strict=True)]
-
-
-def _middles(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return generation's two ratios: to its costs at a longest row midway between the columns'."""
-    short_s, long_s, short_j, long_j = ratios
-    ratio = 2.0 / (1.0 / short_s + 1.0 / long_s) if short_s and long_s else 0.0
-    return ratio, 2.0 / (1.0 / short_j + 1.0 / long_j) if short_j and long_j else 0.0
-
-
-def _mean_spread(costs: Sequence[PathCost]) -> float:
-    """Average the models' spreads by the times that they take."""
-    times_s = [cost.recent_s_per_token or 0.0 for cost in costs]
-    total_s = sum(times_s)
-    weighed = sum(cost.spread * t for cost, t in zip(costs, times_s, strict=True))
-    return weighed / total_s if total_s else 0.0
-
-
-def _neighbours(values: Float64) -> list[list[tuple[float, float]]]:
-    """Return each column's value at a length and at the next, for each length but the last."""
-    return [list(zip(below, above, strict=True)) for below, above in pairwise(values.tolist())]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ecorl.records import Action, PathCost, Provenance, Stage
 
+_GPU, _FPGA = Action.GPU, Action.FPGA
 _OTHERWISE = {
     Stage.GENERATION: "finished rows handed over early",
     Stage.ACTOR_TRAIN: "forward pass before the barrier",
@@ -30,11 +31,11 @@ def action_name(action: Action, place: str, stage: Stage | None = None) -> str:
         place: where the framework computes, ``GPU`` or ``host``.
         stage: what is placed; some stages have a choice that is no offload.
     """
-    if action is Action.GPU:
+    if action is _GPU:
         return place
-    if action is Action.FPGA:
+    if action is _FPGA:
         return "card"
-    return _OTHERWISE.get(stage, f"card beside {place}") if stage else f"card beside {place}"
+    return (stage and _OTHERWISE.get(stage)) or f"card beside {place}"
 
 
 def joules(values: tuple[float, ...], n_tokens: int) -> tuple[list[str], str]:
@@ -48,11 +49,12 @@ def joules(values: tuple[float, ...], n_tokens: int) -> tuple[list[str], str]:
         The numbers, and the unit: joules a token, or joules without tokens.
     """
     if n_tokens > 0:
-        values = tuple(value / n_tokens for value in values)
-    largest = max(map(abs, values))
+        values = tuple([value / n_tokens for value in values])
+    largest = max([abs(value) for value in values])
     # A figure that is no number is above none of them.
     factor, letter = next((f, name) for least, f, name in _PREFIXES if not largest < least)
-    return [f"{value * factor:.3g}" for value in values], f"{letter}J" + " a token" * (n_tokens > 0)
+    numbers = [f"{value * factor:.3g}" for value in values]
+    return numbers, f"{letter}J a token" if n_tokens > 0 else f"{letter}J"
 
 
 def against(energy_j: float, other_j: float, n_tokens: int) -> str:

@@ -44,12 +44,14 @@ from ecorl.stages.iteration import (
     advance,
     begin,
     card_done_s,
+    cards_speed,
     finish,
     queue_s,
     resting_w,
     with_deferred_done,
 )
 from ecorl.stages.outcome import StageOutcome, stage
+from ecorl.stages.plain import after_generation, is_plain, plain_bids
 
 __all__ = [
     "ACTIONS",
@@ -73,19 +75,23 @@ __all__ = [
     "StageOutcome",
     "Work",
     "advance",
+    "after_generation",
     "begin",
     "card_done_s",
+    "cards_speed",
     "choices",
     "energy_fits",
     "finish",
     "gpu_only",
     "idle_work",
+    "is_plain",
     "length_fits",
     "may_leave_gpu",
     "may_run_otherwise",
     "offload_bids",
     "outlook",
     "permitted",
+    "plain_bids",
     "queue_fits",
     "queue_s",
     "resting_w",

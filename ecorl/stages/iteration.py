@@ -75,17 +75,11 @@ def begin(work: Work, before: Between) -> Carry:
         before: what the iteration before left: backlog of the cards, their temperature, and
             training that was put off.
     """
-    # The cards slow evenly over the degrees above their limit, down to `throttle`.
-    above = (before.temperature_c - work.limit_c) / THROTTLE_SPAN_C
-    hot = 0.5 * (abs(above) - abs(above - 1.0) + 1.0)  # within 0 and 1, for floats and arrays
-    speed = work.cards_up * (1.0 - hot * (1.0 - work.throttle))
-    # Without a card nothing is sent; a tiny speed keeps the arithmetic finite.
-    speed = speed + 1e-9 * (speed <= 0.0)
     arrived_s = before.backlog_s + work.arriving_s * (1.0 - work.yielding * before.occupancy)
     zero = 0.0 * arrived_s
     figures = [zero] * len(Carry._fields)
     figures[_CARD_S] = figures[_BASE_S] = figures[_OTHERS_S] = arrived_s
-    figures[_SPEED] = speed
+    figures[_SPEED] = cards_speed(work, before.temperature_c)
     figures[_STRETCH] = zero + 1.0
     figures[_TEMPERATURE_C] = before.temperature_c
     figures[_DEFERRED_S] = figures[_BROUGHT_S] = before.deferred_s
@@ -95,6 +89,21 @@ def begin(work: Work, before: Between) -> Carry:
     figures[_ASLEEP] = zero + before.asleep
     figures[_DUE_S] = before.due_s
     return Carry._make(figures)
+
+
+def cards_speed(work: Work, temperature_c: Number) -> Number:
+    """Compute the cards' speed in an iteration, share of full speed.
+
+    Args:
+        work: how many are up, and their thermal model.
+        temperature_c: of the cards at its start.
+    """
+    # The cards slow evenly over the degrees above their limit, down to `throttle`.
+    above = (temperature_c - work.limit_c) / THROTTLE_SPAN_C
+    hot = 0.5 * (abs(above) - abs(above - 1.0) + 1.0)  # within 0 and 1, for floats and arrays
+    speed = work.cards_up * (1.0 - hot * (1.0 - work.throttle))
+    # Without a card nothing is sent; a tiny speed keeps the arithmetic finite.
+    return speed + 1e-9 * (speed <= 0.0)
 
 
 def advance(stage: Stage, carry: Carry, work: Work, action: Number, ops: Ops = SCALAR) -> Carry:

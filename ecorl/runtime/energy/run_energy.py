@@ -90,8 +90,9 @@ class RunEnergy:
                 are not known.
         """
         with self._lock:
-            own = self.edi.path_costs(device, batch)
-            found = [c for c in own if c.role not in elsewhere]
+            found = [*self.edi.path_costs(device, batch)]
+            if elsewhere:
+                found = [c for c in found if c.role not in elsewhere]
             for role, other in elsewhere.items():
                 found += [c for c in self.edi.path_costs(other, batch) if c.role == role]
             if card is not None:

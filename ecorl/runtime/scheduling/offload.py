@@ -132,7 +132,7 @@ class OffloadLane:
     @property
     def available(self) -> bool:
         """Whether a batch may be submitted now."""
-        ready = not self.retired and not self.refreshing
+        ready = not self.retired and self._n_refreshing == 0
         return ready and self.engine.available and self._quarantine.available()
 
     def retire(self) -> None:

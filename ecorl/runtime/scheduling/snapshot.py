@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ecorl.records import Algorithm, DeviceKind, Role, SchedulerState, StageWork, stage_of
+from ecorl.records import (
+    Algorithm,
+    DeviceKind,
+    Role,
+    SchedulerState,
+    SmoothedPower,
+    StageWork,
+    stage_of,
+)
 from ecorl.runtime.monitor import NodePower
 from ecorl.runtime.scheduling.iterations import IterationState
 from ecorl.runtime.scheduling.offload import OffloadLane
+from ecorl.telemetry.sources.specs import DeviceInfo
 
 OCCUPANCY_AGE_S = 60.0
 """Age beyond which a reported occupancy of a card is ignored, s; invented."""
@@ -35,6 +44,9 @@ class StateReader:
     ) -> None:
         self._algorithm, self._power, self._tdp_w = algorithm, power, tdp_w
         self._lanes, self._framework_on = lanes, framework_on
+        # The devices of the newest readings, and whether a card is among them.
+        self._devices: tuple[DeviceInfo, ...] = ()
+        self._has_card = False
 
     def state(
         self, iteration: IterationState, work: StageWork, *, may_offload: bool = True
@@ -57,25 +69,34 @@ class StateReader:
             gpu_utilisation=utilisation,
             # Batches that were sent and not yet joined. How fast a simulation of the card answers
             # on this host must not decide which rows leave the GPU.
-            fpga_queue=sum(lane.n_open for lane in self._lanes.values()),
+            fpga_queue=sum([lane.n_open for lane in self._lanes.values()]),
             fpga_available=may_offload and lane is not None and lane.available,
             fpga_occupancy=occupancy_of(self._lanes.values()),
             work=work,
             paths=iteration.paths,
-            decided=tuple((stage_of(role), action) for role, action in iteration.decided.items()),
+            decided=tuple([(stage_of(role), done) for role, done in iteration.decided.items()]),
             framework_on=self._framework_on,
         )
 
     def _gpu_load(self) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
         """Smoothed power as a share of the design power, and utilisation; one each a device."""
-        power, shares, utilisation = self._power(), [], []
-        for device, now in zip(power.devices, power.smoothed, strict=True):
-            if device.kind is DeviceKind.FPGA:
-                continue
-            known = now.power_w is not None and self._tdp_w
-            shares.append(now.power_w / self._tdp_w if known else None)  # type: ignore[operator]
-            utilisation.append(now.utilisation)
-        return tuple(shares), tuple(utilisation)
+        power, tdp_w = self._power(), self._tdp_w
+        if power.devices is not self._devices:
+            self._devices = power.devices
+            self._has_card = any(device.kind is DeviceKind.FPGA for device in power.devices)
+        readings: Sequence[SmoothedPower] = power.smoothed
+        if self._has_card:
+            both = zip(power.devices, power.smoothed, strict=True)
+            readings = [now for device, now in both if device.kind is not DeviceKind.FPGA]
+        utilisation = tuple([now.utilisation for now in readings])
+        if not tdp_w:
+            return (None,) * len(utilisation), utilisation
+        # Nearly always all are known, and a division that fails is cheaper than a test of each.
+        try:
+            return tuple([now.power_w / tdp_w for now in readings]), utilisation  # type: ignore[operator]
+        except TypeError:
+            known = [now.power_w for now in readings]
+            return tuple([None if w is None else w / tdp_w for w in known]), utilisation
 
 
 def occupancy_of(lanes: Iterable[OffloadLane]) -> float | None:
@@ -87,7 +108,9 @@ def occupancy_of(lanes: Iterable[OffloadLane]) -> float | None:
     busy: dict[tuple[str, int], float] = {}
     oldest_s = time.monotonic() - OCCUPANCY_AGE_S
     for lane in lanes:
-        for card in lane.cards if lane.cards_at_s > oldest_s else ():
+        if lane.cards_at_s <= oldest_s:
+            continue
+        for card in lane.cards:
             if card.in_service:
                 key = (lane.place.node, card.index)
                 busy[key] = min(1.0, busy.get(key, 0.0) + card.occupancy)

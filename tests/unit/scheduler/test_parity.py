@@ -273,6 +273,22 @@ def test_the_same_holds_for_the_tables_that_a_run_computes(length_scale, n_other
     both_ways(ready, trace, n_others)
 
 
+def test_a_generation_of_less_than_no_time_is_the_same_too():
+    """Linear in the longest row, a table may tell such a time where rows are nearly alike."""
+    values = np.ones((5, len(COLUMNS)))
+    values[:, COLUMNS.index("generation_short_s")] = 5.0
+    values[:, COLUMNS.index("generation_long_s")] = 0.01
+    table = CostTable(LENGTHS, values, 1.0, 1.0, 0.1)
+    job = scenario(table, algorithm=Algorithm.GRPO, n_rows=256, limits=Limits(8.0, 1e5, None))
+    run = RunSetting(
+        load_profile("h100_sxm"), load_profile("u55c"), DeviceConfig(n_gpus=32), MODELS, 8.0, 1e5,
+        None,
+    )  # fmt: skip
+    trace = undisturbed(job)
+    assert trace.actual.generation_s[0] < 0.0
+    both_ways(RunTable(table, 256, run_rules(run, table, None)), trace, 0)
+
+
 def test_the_comparison_would_see_what_was_different_once():
     """A clock at 0, a cold card and a forgotten decision are each told from the real thing."""
     table = CostTable(LENGTHS, np.ones((5, len(COLUMNS))), 1.0, 1.0, 0.1)

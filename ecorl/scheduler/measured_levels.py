@@ -1,0 +1,260 @@
+"""The level of a run's costs: what it has measured of its stages, against a cost table.
+
+A roofline is a lower bound; small models need many times as long. So what was measured sets the
+level of each stage, the computed table its change with the length. Where the time was measured and
+the energy was not, the energy changes with the time: the computed one is a power over a time, and
+nothing says that another power was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ecorl.records import PathCost, SchedulerState, Stage
+from ecorl.scheduler.measured import UNREAD, Readings, level
+from ecorl.scheduler.path_columns import (
+    PATH_COLUMNS,
+    STAGE_PLACE,
+    PathColumns,
+    costs_by_place,
+    stages_at,
+)
+from ecorl.scheduler.tables import COLUMN, CostTable, Float64
+from ecorl.stages import Number
+
+LEAST_COUNT = 5
+"""Executions from which a plain mean counts, where there are no recent figures: it holds the first
+execution, which is slower than the rest."""
+
+
+class MeasuredLevels:
+    """What a run has measured of its stages, as factors of a table's costs.
+
+    Args:
+        table: the costs, on lengths evenly spaced in the logarithm.
+        n_rows: completions of a batch.
+
+    Attributes:
+        values: of each column at a length and at the next, for each length but the last.
+        factors: of each column; 1.0 where nothing was measured.
+        measured: stages of which the GPU path's costs were measured.
+        measured_on_card: stages of which the card's were.
+    """
+
+    def __init__(self, table: CostTable, n_rows: int) -> None:
+        self.values = _neighbours(table.values)
+        self.factors = [1.0] * len(COLUMN)
+        self.measured: frozenset[Stage] = frozenset()
+        self.measured_on_card: frozenset[Stage] = frozenset()
+        # Plain tuples: of the figures of all stages a decision asks for those of one.
+        self._readings: dict[int, tuple[Number, ...]] = {}
+        self._n_rows = n_rows
+        self._lengths = list(map(float, table.lengths))
+        self._first = math.log(self._lengths[0])
+        self._slope = (len(self._lengths) - 1) / (math.log(self._lengths[-1]) - self._first)
+        # Of the cards that a batch keeps busy; where it is not known no energy is told by it.
+        self._card_w = table.card_active_w * table.card_share or math.inf
+
+    def readings(self, stage: Stage) -> tuple[Readings, Readings]:
+        """Return what had been measured of a stage when `use` was last called: GPU path, card.
+
+        Args:
+            stage: the stage.
+        """
+        place, found = 2 * STAGE_PLACE[stage], self._readings
+        on_gpu, on_card = found.get(place, UNREAD), found.get(place + 1, UNREAD)
+        return Readings._make(on_gpu), Readings._make(on_card)
+
+    def place(self, length: float) -> tuple[int, float]:
+        """Find a length in the table: the place below it, and its share of the way to the next."""
+        lengths = self._lengths
+        low = int((math.log(length) - self._first) * self._slope)
+        # Comparisons: `min` and `max` take several times as long, and a decision looks up some ten.
+        if low < 0:
+            low = 0
+        elif low > len(lengths) - 2:
+            low = len(lengths) - 2
+        shorter = lengths[low]
+        share = (length - shorter) / (lengths[low + 1] - shorter)
+        return low, 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
+
+    def use(self, state: SchedulerState) -> float:
+        """Take over what had been measured when a stage is placed.
+
+        Args:
+            state: of the decision.
+
+        Returns:
+            The factor by which the power of the cards changes; 0.0 where it is not known.
+        """
+        self.factors = [1.0] * len(COLUMN)
+        self._readings = {}
+        powers: list[float] = []
+        measured: list[int] = []
+        for place, costs in costs_by_place(state).items():
+            # With one model to a stage, as nearly always, there is nothing to compare.
+            one = costs[0] if len(costs) == 1 else None
+            n_recent = one.n_recent if one else min([cost.n_recent for cost in costs])
+            count = one.count if one else min([cost.count for cost in costs])
+            if n_recent or count >= LEAST_COUNT:
+                if one and len(PATH_COLUMNS[place].times) == 1:
+                    power = self._scale_alone(place, one)
+                else:
+                    power = self._scale(place, costs, n_recent)
+                if power > 0 and place % 2:
+                    powers.append(power)
+                measured.append(place)
+        self.measured, self.measured_on_card = stages_at(tuple(measured))
+        return sum(powers) / len(powers) if powers else 0.0
+
+    def _scale(self, place: int, costs: Sequence[PathCost], n_recent: int) -> float:
+        """Scale a stage's columns to what its models have cost on a path.
+
+        Args:
+            place: of the stage and the path in `PATH_COLUMNS`.
+            costs: of those of its models that count.
+            n_recent: readings behind the recent figures; 0: there are none, the plain means count.
+
+        Returns:
+            The factor by which the stage's power changes with that; 0.0 where it is not known, of
+            one of the models or of all.
+        """
+        columns = PATH_COLUMNS[place]
+        if len(costs) == 1:
+            (cost,) = costs
+            ratios, spread, age = self._ratios(cost, columns, n_recent), cost.spread, cost.age
+        else:
+            ratios = _sums([self._ratios(cost, columns, n_recent) for cost in costs])
+            spread, age = _mean_spread(costs), max(cost.age for cost in costs)
+        # What is not known stays as computed.
+        if n_recent:
+            levels = [level(ratio, n_recent) if ratio > 0 else 1.0 for ratio in ratios]
+        else:
+            levels = [ratio if ratio > 0 else 1.0 for ratio in ratios]
+        # On the card the times alone: its energy has no column, it is its power over the time.
+        for column, factor in zip(columns.scaled, levels, strict=False):
+            self.factors[column] = factor
+        ratio, j_ratio = ratios if len(ratios) == 2 else _middles(ratios)
+        if ratio <= 0:
+            return 0.0
+        if n_recent:
+            self._readings[place] = (ratio, j_ratio or 1.0, spread, float(n_recent), float(age))
+        # An energy that follows its time is no word on the power, and must not pass for one.
+        metered = all(_figures(cost, n_recent)[1] is not None for cost in costs)
+        return levels[-1] / levels[0] if metered and j_ratio > 0 else 0.0
+
+    def _scale_alone(self, place: int, cost: PathCost) -> float:
+        """Do what `_scale` does where a stage has one model, and one column for its time.
+
+        That is nearly always so. An iteration waits for six of these, and this takes a third of the
+        time; a test holds both to the same figures.
+
+        Args:
+            place: of the stage and the path in `PATH_COLUMNS`.
+            cost: of its model.
+        """
+        columns, lengths, n_recent = PATH_COLUMNS[place], self._lengths, cost.n_recent
+        length = lengths[len(lengths) // 2]
+        if n_recent:
+            time_s, energy_j = cost.recent_s_per_token or 0.0, cost.recent_j_per_token
+            told = cost.mean_length
+            if told:
+                last = lengths[-1]
+                length = lengths[0] if told < lengths[0] else last if told > last else told
+        else:
+            time_s, energy_j = cost.time_s_per_token, cost.energy_j_per_token
+        low, share = self.place(length)
+        values, n_tokens = self.values[low], self._n_rows * length
+        column, j_column, on_card = columns.times[0], columns.energies[0], columns.on_card
+        shorter, longer = values[column]
+        computed = shorter + (longer - shorter) * share
+        ratio = time_s * n_tokens / computed if computed > 0 else 0.0
+        if energy_j is None:
+            j_ratio = ratio
+        else:
+            if on_card:
+                energy_j /= self._card_w
+            else:
+                shorter, longer = values[j_column]
+                computed = shorter + (longer - shorter) * share
+            j_ratio = energy_j * n_tokens / computed if computed > 0 else 0.0
+        factor, j_factor = ratio if ratio > 0 else 1.0, j_ratio if j_ratio > 0 else 1.0
+        if n_recent:
+            factor, j_factor = level(factor, n_recent), level(j_factor, n_recent)
+        self.factors[column] = factor
+        if not on_card:
+            self.factors[j_column] = j_factor
+        if ratio <= 0:
+            return 0.0
+        if n_recent:
+            j_seen, age = j_ratio or 1.0, float(cost.age)
+            self._readings[place] = (ratio, j_seen, cost.spread, float(n_recent), age)
+        return j_factor / factor if energy_j is not None and j_ratio > 0 else 0.0
+
+    def _ratios(self, cost: PathCost, columns: PathColumns, n_recent: int) -> list[float]:
+        """Return measured times, then energies, over the computed ones; 0.0 where not known.
+
+        Energies that are not known have the ratios of the times: the same power, for longer.
+
+        They are compared at the length of the measured rows, so that longer rows do not pass for
+        slower ones; beyond the table's lengths, and where it is not known, at the nearest and the
+        middle one.
+        """
+        length = self._lengths[len(self._lengths) // 2]
+        time_s, energy_j = _figures(cost, n_recent)
+        if n_recent and cost.mean_length:
+            length = min(max(cost.mean_length, self._lengths[0]), self._lengths[-1])
+        low, share = self.place(length)
+        values, n_tokens, ratios = self.values[low], self._n_rows * length, []
+        for column in columns.times:
+            shorter, longer = values[column]
+            computed_s = shorter + (longer - shorter) * share
+            ratios.append(time_s * n_tokens / computed_s if computed_s > 0 else 0.0)
+        if energy_j is None:
+            return ratios + ratios
+        if columns.on_card:
+            energy_j /= self._card_w
+        for column in columns.energies:
+            shorter, longer = values[column]
+            computed_j = shorter + (longer - shorter) * share
+            ratios.append(energy_j * n_tokens / computed_j if computed_j > 0 else 0.0)
+        return ratios
+
+
+def _figures(cost: PathCost, n_recent: int) -> tuple[float, float | None]:
+    """Return the time and the energy of an output token that count; the energy may be unknown.
+
+    Args:
+        cost: what a model has cost.
+        n_recent: readings behind the recent figures; 0: the plain means count.
+    """
+    if n_recent:
+        return cost.recent_s_per_token or 0.0, cost.recent_j_per_token
+    return cost.time_s_per_token, cost.energy_j_per_token
+
+
+def _sums(ratios: Sequence[Sequence[float]]) -> list[float]:
+    """Add up the ratios of several models; a sum that lacks one is not known."""
+    return [sum(own) if all(own) else 0.0 for own in zip(*ratios, strict=True)]
+
+
+def _middles(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return generation's two ratios: to its costs at a longest row midway between the columns'."""
+    short_s, long_s, short_j, long_j = ratios
+    ratio = 2.0 / (1.0 / short_s + 1.0 / long_s) if short_s and long_s else 0.0
+    return ratio, 2.0 / (1.0 / short_j + 1.0 / long_j) if short_j and long_j else 0.0
+
+
+def _mean_spread(costs: Sequence[PathCost]) -> float:
+    """Average the models' spreads by the times that they take."""
+    times_s = [cost.recent_s_per_token or 0.0 for cost in costs]
+    total_s = sum(times_s)
+    weighed = sum(cost.spread * t for cost, t in zip(costs, times_s, strict=True))
+    return weighed / total_s if total_s else 0.0
+
+
+def _neighbours(values: Float64) -> list[list[tuple[float, float]]]:
+    """Return each column's value at a length and at the next, for each length but the last."""
+    return [list(zip(below, above, strict=True)) for below, above in pairwise(values.tolist())]
