@@ -37,8 +37,8 @@ from ecorl.bench.placement_live import (
     CLAIM,
     LEARNED,
     POLICIES,
+    ContentionSchedule,
     LiveBench,
-    Schedule,
     cores_gap,
     live_figures,
     missing_figures,
@@ -93,7 +93,9 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     why = cores_gap()
     if why is not None:
         return {}, missing_figures(why)
-    n_rounds, n_tuning, schedule = (2, 2, Schedule(4)) if options.quick else (100, 2, Schedule(12))
+    n_rounds, n_tuning, schedule = (
+        (2, 2, ContentionSchedule(4)) if options.quick else (100, 2, ContentionSchedule(12))
+    )
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-live-") as text, _own_affinity():
         folder, (trainer_core, engine_core) = Path(text), own_cores()
         with BusyCore(engine_core, LIFE_S) as busy, quiet(), _arms(folder) as arms:

@@ -52,7 +52,7 @@ _HOST_MAIN = "ecorl.engines.host_main"
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ContentionSchedule:
     """Which steps of a block find the second device's core taken.
 
     Attributes:
@@ -168,7 +168,9 @@ class LiveBench:
         busy: takes the engines' core.
     """
 
-    def __init__(self, arms: Mapping[str, Turns], schedule: Schedule, busy: BusyCore) -> None:
+    def __init__(
+        self, arms: Mapping[str, Turns], schedule: ContentionSchedule, busy: BusyCore
+    ) -> None:
         self._arms, self._schedule, self._busy = arms, schedule, busy
         self._quiet_s: dict[str, list[float]] = {}
         self._contended_s: dict[str, list[float]] = {}

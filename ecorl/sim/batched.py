@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.sim.env import OBSERVATION_HIGH, OBSERVATION_LOW, clipped
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import N_STAGES, Simulation, View
+from ecorl.sim.simulation import N_STAGES, CostView, Simulation
 from ecorl.sim.trace import draw_trace
 
 Float32 = npt.NDArray[np.float32]
@@ -61,7 +61,7 @@ class BatchedEnv(VecEnv):
         seed: int = 0,
         *,
         stagger: bool = False,
-        view: View = View.MEASURED,
+        view: CostView = CostView.MEASURED,
     ) -> None:
         box = gymnasium.spaces.Box(OBSERVATION_LOW, OBSERVATION_HIGH, (N_FEATURES,), np.float32)
         self.render_mode = None

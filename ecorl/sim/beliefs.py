@@ -14,7 +14,7 @@ from ecorl.scheduler.measured import UNREAD, Readings, level
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, ON_CARD, scaled
 from ecorl.stages import Work
-from ecorl.statistics import RECENT_ALPHA
+from ecorl.statistics import recent_weight
 
 
 class Beliefs:
@@ -46,7 +46,7 @@ class Beliefs:
         self._count += used
         n = self._count - 1.0  # the first execution counts in nothing
         counts = used * (n > 0.0)
-        weight = counts * np.maximum(1.0 / np.maximum(n, 1.0), RECENT_ALPHA)
+        weight = counts * recent_weight(np.maximum(n, 1.0), np.maximum)
         self._ratio += weight * (time - self._ratio)
         of_path = power[_POWER_OF_PATH]
         self._power += weight * (of_path - self._power)

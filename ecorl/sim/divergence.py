@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ecorl.errors import ConfigError
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.factors import N_POWERS, N_TIMES, ON_CARD
-
-if TYPE_CHECKING:
-    from ecorl.sim.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +99,18 @@ class Diverged:
     report: Float64
 
 
-def diverges(scenarios: Sequence[Scenario]) -> bool:
-    """Whether any of some scenarios differs from its tables."""
-    return any(s.divergence != EXACT for s in scenarios)
-
-
 def draw_divergence(
-    scenarios: Sequence[Scenario], n_iter: int, rng: np.random.Generator
+    all_of: Sequence[Divergence], n_iter: int, rng: np.random.Generator
 ) -> Diverged | None:
     """Draw how the costs of some episodes differ from their tables; None where none does.
 
     Args:
-        scenarios: the scenarios side by side.
+        all_of: what each of the jobs side by side is like.
         n_iter: iterations.
         rng: source of chance.
     """
-    if not diverges(scenarios):
+    if all(one == EXACT for one in all_of):
         return None
-    all_of = [s.divergence for s in scenarios]
     n = len(all_of)
     own = [d.own_factors for d in all_of]
     time = np.stack([t for t, _ in own], axis=-1)[:, None, :] * np.ones((1, n_iter, 1))
@@ -142,12 +132,16 @@ def draw_divergence(
     return Diverged(time, power, reading, report)
 
 
-def growth_of(scenarios: Sequence[Scenario], n_iter: int) -> Float64:
+def growth_of(all_of: Sequence[Divergence], n_iter: int) -> Float64:
     """Compute how much longer completions get, logarithm of the factor, ``[n_iter, n] float64``.
 
     It is 0 in the middle of the job, so that its nominal length stays its mean.
+
+    Args:
+        all_of: what each of the jobs side by side is like.
+        n_iter: iterations.
     """
-    whole = np.log([s.divergence.growth for s in scenarios])
+    whole = np.log([one.growth for one in all_of])
     return np.asarray(np.linspace(-0.5, 0.5, n_iter)[:, None] * whole)
 
 

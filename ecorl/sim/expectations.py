@@ -67,7 +67,7 @@ def draw_lengths(
     scale = column(scenarios, "length_scale")
     cap = column(scenarios, "max_length")
     noise = rng.standard_normal((n_iter, len(scenarios))) * noise_std
-    growth = growth_of(scenarios, n_iter)
+    growth = growth_of([s.divergence for s in scenarios], n_iter)
     real = lengths_of(shares, scale * np.exp(drift + growth + noise), cap)
     foreseen = foreseen + growth
     surprise = np.hypot(

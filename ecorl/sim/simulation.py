@@ -61,7 +61,7 @@ _POWER_SHARE = {
 before it. Rough; a policy learns not to lean on it."""
 
 
-class View(StrEnum):
+class CostView(StrEnum):
     """Where a policy's knowledge of costs comes from; the guards judge by the same.
 
     `MEASURED` is what a run has: tables, brought to the level of what it has measured so far.
@@ -83,12 +83,14 @@ class Simulation:
         view: where the policy's knowledge of costs comes from.
     """
 
-    def __init__(self, trace: Trace, index: int | None = None, view: View = View.MEASURED) -> None:
+    def __init__(
+        self, trace: Trace, index: int | None = None, view: CostView = CostView.MEASURED
+    ) -> None:
         self.trace, self.index = trace, index
-        self.view = view if trace.diverged is not None else View.TRUE
+        self.view = view if trace.diverged is not None else CostView.TRUE
         self.beliefs = Beliefs((trace.n,) if index is None else ())
         self._queues_s: list[Number] = []
-        self._known: dict[View, tuple[Work, Carry]] = {}
+        self._known: dict[CostView, tuple[Work, Carry]] = {}
         self.ops: Ops = SCALAR if index is not None else BATCH
         self.rules = rules_of(trace.scenarios if index is None else [trace.scenarios[index]])
         if index is not None:
@@ -125,7 +127,7 @@ class Simulation:
         """Whether the episode is over."""
         return self.iteration >= self.trace.n_iterations
 
-    def known_work(self, supposed: Work | None = None, view: View | None = None) -> Work:
+    def known_work(self, supposed: Work | None = None, view: CostView | None = None) -> Work:
         """Return the iteration's costs as far as a causal policy can know them now.
 
         Args:
@@ -134,7 +136,7 @@ class Simulation:
             view: where the knowledge of costs comes from; None: as the simulation's.
         """
         view = view or self.view
-        if view is not View.TRUE and self.trace.diverged is not None:
+        if view is not CostView.TRUE and self.trace.diverged is not None:
             return self._known_of(view)[0] if supposed is None else self._table_work(supposed, view)
         expected = self.expected if supposed is None else supposed
         if self.stage in _KNOWN_AT_ONCE:
@@ -143,14 +145,14 @@ class Simulation:
             return _mixed(self.carry.streaming, expected, self.actual, self.ops)
         return self.actual._replace(lost=self.expected.lost)
 
-    def _known_of(self, view: View) -> tuple[Work, Carry]:
+    def _known_of(self, view: CostView) -> tuple[Work, Carry]:
         """Costs by the tables or by what was measured, and the iteration so far by them."""
         if view not in self._known:
             work = self._table_work(None, view)
             self._known[view] = work, self._replayed(work)
         return self._known[view]
 
-    def _table_work(self, supposed: Work | None, view: View) -> Work:
+    def _table_work(self, supposed: Work | None, view: CostView) -> Work:
         expected = self._table_expected if supposed is None else supposed
         work = expected
         if self.stage in _MAY_STREAM:
@@ -163,7 +165,7 @@ class Simulation:
             late_arriving_s=expected.late_arriving_s,
             lost=expected.lost,
         )
-        return self.beliefs.believed(work) if view is View.MEASURED else work
+        return self.beliefs.believed(work) if view is CostView.MEASURED else work
 
     def _replayed(self, work: Work) -> Carry:
         """Play the iteration so far again on costs that a run knows."""
@@ -182,7 +184,7 @@ class Simulation:
             return float(queues[int(lag)] * diverged.report[k, self.index])
         return np.choose(lag, queues) * diverged.report[k]
 
-    def known_carry(self, supposed: Work | None = None, view: View | None = None) -> Carry:
+    def known_carry(self, supposed: Work | None = None, view: CostView | None = None) -> Carry:
         """Return the iteration so far as a causal policy can know it now.
 
         While rows are streamed nobody knows how generation will end, and a failing card shows at
@@ -193,7 +195,7 @@ class Simulation:
             view: as for `known_work`.
         """
         view = view or self.view
-        if view is not View.TRUE and self.trace.diverged is not None:
+        if view is not CostView.TRUE and self.trace.diverged is not None:
             if supposed is None:
                 return self._known_of(view)[1]
             return self._replayed(self._table_work(supposed, view))
@@ -217,7 +219,7 @@ class Simulation:
             return real + self.carry.streaming * (hoped - real)
         return real
 
-    def permitted(self, view: View | None = None) -> tuple[Number, Number]:
+    def permitted(self, view: CostView | None = None) -> tuple[Number, Number]:
         """Tell whether a2 and a3 pass the guards now, 1.0 or 0.0 each.
 
         Args:
@@ -327,7 +329,7 @@ class Simulation:
         share = _POWER_SHARE[self.stage]
         n_rows = self.trace.n_rows[k]
         on_gpu, on_card = UNREAD, UNREAD
-        if self.trace.diverged is not None and self.view is not View.NOMINAL:
+        if self.trace.diverged is not None and self.view is not CostView.NOMINAL:
             on_gpu, on_card = self.beliefs.readings(READ_STAGE[self.stage])
         log = np.log2 if self.index is None else math.log2
         return Observed(
@@ -342,7 +344,7 @@ class Simulation:
         )
 
 
-class Played(NamedTuple):
+class EpisodeSums(NamedTuple):
     """Sums over episodes that were played, ``[n] float64`` each.
 
     Attributes:
@@ -360,14 +362,14 @@ class Played(NamedTuple):
     score_alone: Float64
 
 
-def play(simulation: Simulation, policy: Any) -> Played:
+def play(simulation: Simulation, policy: Any) -> EpisodeSums:
     """Play an episode to its end.
 
     Args:
         simulation: at its start.
         policy: called with the simulation; returns the action's code, one an episode.
     """
-    sums: list[Number] = [0.0] * len(Played._fields)
+    sums: list[Number] = [0.0] * len(EpisodeSums._fields)
     trace, pick = simulation.trace, simulation.pick
     while not simulation.done:
         k = (simulation.iteration, pick)
@@ -382,7 +384,7 @@ def play(simulation: Simulation, policy: Any) -> Played:
                 totals.booked_s, totals.booked_j, totals.bubble_s,
                 trace.gpu_only_s[k], trace.without_cards_j[k],
             )  # fmt: skip
-    return Played._make(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in sums)
+    return EpisodeSums._make(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in sums)
 
 
 def rules_of(scenarios: Any) -> Rules:

@@ -164,7 +164,7 @@ def draw_trace(scenarios: Sequence[Scenario], rng: np.random.Generator) -> Trace
     prompt = column(scenarios, "prompt_length")
     table_actual = costs.work(real, exogenous, rows_over(scenarios, hoped.mean, real.mean))
     table_expected = costs.work(hoped, unforeseen(exogenous))
-    diverged = draw_divergence(scenarios, n_iter, rng)
+    diverged = draw_divergence([s.divergence for s in scenarios], n_iter, rng)
     diverged = with_replays(diverged, lengths.laid, (n_iter, n))
     actual, expected = table_actual, table_expected
     if diverged is not None:

@@ -51,7 +51,7 @@ from ecorl.scheduler.learned import PolicyFile
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation, View, play
+from ecorl.sim.simulation import CostView, Simulation, play
 from ecorl.sim.trace import Trace, draw_trace
 
 SimPolicy = Callable[[Simulation], Codes]
@@ -82,9 +82,11 @@ ORDER = (*RULES, "random", "planner_nominal", "planner", "dp")
 """Policies that are always in the comparison; trained ones stand between the rules and the last."""
 
 _VIEWS = {
-    "lookahead": View.NOMINAL, "lookahead_defer": View.NOMINAL, "planner_nominal": View.NOMINAL,
-    "without_measured": View.NOMINAL, "planner": View.TRUE, "dp": View.TRUE,
-}  # fmt: skip
+    **dict.fromkeys(
+        ("lookahead", "lookahead_defer", "planner_nominal", "without_measured"), CostView.NOMINAL
+    ),
+    **dict.fromkeys(("planner", "dp"), CostView.TRUE),
+}
 """What policies know of costs; the others have what a run has measured."""
 
 
@@ -406,7 +408,7 @@ class _Job:
             judged = self._judged(self.tuned.rules(i))
         policies |= self.trained
         if self.tuned is not None:
-            policies["planner_nominal"] = Planner(trace.scenarios, view=View.NOMINAL)
+            policies["planner_nominal"] = Planner(trace.scenarios, view=CostView.NOMINAL)
         policies |= {"planner": Planner(trace.scenarios), "dp": Clairvoyant(trace)}
         scores = {name: _scores(trace, name, policy) for name, policy in policies.items()}
         return ScenarioResult(self.scenario, scores, judged)
@@ -423,7 +425,7 @@ class _Job:
 
 def _scores(trace: Trace, name: str, policy: SimPolicy) -> Scores:
     """Play one policy on the episodes of one scenario."""
-    made = play(Simulation(trace, view=_VIEWS.get(name, View.MEASURED)), policy)
+    made = play(Simulation(trace, view=_VIEWS.get(name, CostView.MEASURED)), policy)
     gpu_j, gpu_s = trace.gpu_only_j.sum(axis=0), trace.gpu_only_s.sum(axis=0)
     n_iter = trace.n_iterations
     return Scores(

@@ -150,8 +150,8 @@ class MeasuredLookahead:
         codes = lookahead(simulation)
         if simulation.stage is Stage.CRITIC_TRAIN:
             return np.asarray(np.where(np.asarray(self.defer) > 0.0, CONCURRENT, codes))
-        if simulation.stage not in FROZEN:
-            return codes
+        if simulation.stage not in FROZEN or simulation.trace.diverged is None:
+            return codes  # where the tables are right there is nothing to read
         _, on_card = simulation.beliefs.readings(simulation.stage)
         # Without any reading the age is that of the job.
         age = np.where(on_card.count > 0.0, on_card.age, simulation.iteration)

@@ -21,7 +21,7 @@ from ecorl.records import Stage
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.divergence import EXACT
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation, View, rules_of
+from ecorl.sim.simulation import CostView, Simulation, rules_of
 from ecorl.sim.trace import Trace, draw_trace, supposing, work_at
 from ecorl.stages import Between, Carry, Rules, Work, begin
 
@@ -119,9 +119,9 @@ class Planner:
     name = "planner"
 
     def __init__(
-        self, scenarios: Sequence[Scenario], seed: int = 0, view: View = View.TRUE
+        self, scenarios: Sequence[Scenario], seed: int = 0, view: CostView = CostView.TRUE
     ) -> None:
-        if view is View.NOMINAL:
+        if view is CostView.NOMINAL:
             # Equal scenarios must stay one object, since each is solved once.
             exact = {id(s): replace(s, divergence=EXACT, replay=None) for s in scenarios}
             scenarios = [exact[id(s)] for s in scenarios]
@@ -146,7 +146,7 @@ class Planner:
         contexts = self._contexts(simulation)
         if simulation.trace is not self._trace:
             self._trace = simulation.trace
-            by_tables = self.view is View.NOMINAL
+            by_tables = self.view is CostView.NOMINAL
             self._supposed = [
                 (w, supposing(self._trace, d, by_tables=by_tables)) for d, w in DEVIATIONS
             ]

@@ -15,7 +15,7 @@ import numpy as np
 from ecorl.records import Stage
 from ecorl.scheduler.features import objective
 from ecorl.scheduler.tables import Float64
-from ecorl.sim.simulation import STAGES, Simulation, View
+from ecorl.sim.simulation import STAGES, CostView, Simulation
 from ecorl.stages import (
     BATCH,
     CONCURRENT,
@@ -191,7 +191,7 @@ def look(
     simulation: Simulation,
     future: Future | None = None,
     supposed: Sequence[tuple[float, Work]] = (),
-    view: View | None = None,
+    view: CostView | None = None,
 ) -> tuple[Codes, Float64]:
     """Look ahead from where a batched simulation stands, by what a causal policy knows.
 

@@ -28,7 +28,7 @@ from ecorl.policy.training.network import Float32, PolicyNetwork, logits_in_nump
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation, View
+from ecorl.sim.simulation import CostView, Simulation
 from ecorl.sim.trace import draw_trace
 from ecorl.stages import FROZEN_STAGES
 
@@ -93,7 +93,7 @@ class Teacher:
         scenarios: Sequence[Scenario],
         n_workers: int = 2,
         seed: int = 0,
-        view: View = View.MEASURED,
+        view: CostView = CostView.MEASURED,
     ) -> None:
         self._parts = [list(scenarios[i::n_workers]) for i in range(n_workers)]
         self._parts = [part for part in self._parts if part]
@@ -125,7 +125,7 @@ class Teacher:
 _held: dict[str, object] = {}
 
 
-def _prepare(scenarios: list[Scenario], seed: int, view: View) -> None:
+def _prepare(scenarios: list[Scenario], seed: int, view: CostView) -> None:
     """In a worker: solve the scenarios once."""
     quiet_worker()
     _held["view"] = view
@@ -139,7 +139,7 @@ def _label(arrays: Arrays | None, seed: int) -> Labels:
     assert isinstance(scenarios, list)
     assert isinstance(planner, Planner)
     view = _held["view"]
-    assert isinstance(view, View)
+    assert isinstance(view, CostView)
     rng = np.random.default_rng([seed, 23])
     jobs = [job_of(s, rng) for _ in range(N_JOBS) for s in scenarios]
     return label_episodes(jobs, planner, arrays, seed, view)
@@ -163,7 +163,7 @@ def label_episodes(
     planner: Planner,
     arrays: Arrays | None,
     seed: int,
-    view: View = View.MEASURED,
+    view: CostView = CostView.MEASURED,
 ) -> Labels:
     """Play one episode of each scenario and price every state's actions.
 

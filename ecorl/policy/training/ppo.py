@@ -20,7 +20,7 @@ from ecorl.files import write_whole
 from ecorl.policy.training.network import WIDTH, PolicyNetwork, Trunk
 from ecorl.sim.batched import BatchedEnv, batch_from
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import View
+from ecorl.sim.simulation import CostView
 
 N_ENVS = 64
 N_STEPS = 60
@@ -85,7 +85,7 @@ def train_ppo(
     start: PolicyNetwork | None = None,
     normalise_by: np.ndarray | None = None,
     seed: int = 0,
-    view: View = View.MEASURED,
+    view: CostView = CostView.MEASURED,
     learning_rate: float = 3e-4,
     tensorboard: Path | None = None,
     checkpoint: Path | None = None,
@@ -150,7 +150,7 @@ def _learn(
     report: _Report,
     checkpoint: Path | None,
     tensorboard: Path | None,
-    view: View,
+    view: CostView,
 ) -> PPO:
     """Learn in chunks, each of which leaves a checkpoint.
 

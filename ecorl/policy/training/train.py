@@ -29,7 +29,7 @@ from ecorl.scheduler.features import SCHEMA
 from ecorl.sim.batched import observe
 from ecorl.sim.families import paper_pool, training_pool
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation, View, play
+from ecorl.sim.simulation import CostView, Simulation, play
 from ecorl.sim.trace import draw_trace
 
 Family = Literal["roofline", "paper", "fitted"]
@@ -70,9 +70,9 @@ class TrainingPlan:
     runs_digest: str = ""
 
     @property
-    def view(self) -> View:
+    def view(self) -> CostView:
         """What the network knows of costs."""
-        return View.MEASURED if self.measured else View.NOMINAL
+        return CostView.MEASURED if self.measured else CostView.NOMINAL
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", tuple(self.runs))  # a list where it was read from JSON

@@ -132,7 +132,7 @@ class Arm:
 def measured(times, n_rounds=8):
     busy = Busy()
     arms = {name: Arm(busy, *times[name]) for name in live.POLICIES}
-    bench = live.LiveBench(arms, live.Schedule(4), busy)
+    bench = live.LiveBench(arms, live.ContentionSchedule(4), busy)
     bench.warm_up(12)
     assert all(arm.n_blocks == 3 for arm in arms.values())
     blocks = bench.measure(n_rounds, 2, TimeBox(0.0))
@@ -147,7 +147,7 @@ TIMES = {
 
 
 def test_half_of_a_block_is_contended_and_its_first_step_is_not_timed():
-    schedule = live.Schedule(12)
+    schedule = live.ContentionSchedule(12)
     assert [i for i in range(13) if schedule.is_contended(i)] == [4, 5, 6, 7, 8, 9]
     blocks = measured(TIMES)
     assert blocks.tuning_s == {

@@ -12,7 +12,7 @@ from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.planners.heuristics import Random, algorithm1
 from ecorl.policy.planners.planner import Planner
 from ecorl.scheduler.learned import PolicyFile, shipped_path
-from ecorl.sim.simulation import Simulation, View, play
+from ecorl.sim.simulation import CostView, Simulation, play
 from ecorl.sim.trace import draw_trace
 
 FAMILIES = ("real_pairs", "mixed", "wrong_tables", "drift")
@@ -34,7 +34,7 @@ def traces():
     return {family: episodes(family) for family in FAMILIES}
 
 
-def mean_score(trace, policy, view=View.MEASURED):
+def mean_score(trace, policy, view=CostView.MEASURED):
     """Eq. 7 an iteration, mean over the scenarios."""
     return play(Simulation(trace, view=view), policy).score.mean() / trace.n_iterations
 
@@ -44,7 +44,7 @@ def test_it_reaches_most_of_what_the_planner_with_true_costs_gains(traces):
         np.array([mean_score(trace, *policy(trace)) for trace in traces.values()])
         for policy in (
             lambda trace: (shipped(),),
-            lambda trace: (Planner(trace.scenarios), View.TRUE),
+            lambda trace: (Planner(trace.scenarios), CostView.TRUE),
         )
     )
     assert (planner > 0.0).all()

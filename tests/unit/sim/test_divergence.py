@@ -14,7 +14,7 @@ from ecorl.sim.beliefs import Beliefs
 from ecorl.sim.divergence import EXACT, Divergence
 from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, scaled
 from ecorl.sim.scenario import Limits
-from ecorl.sim.simulation import N_STAGES, Simulation, View
+from ecorl.sim.simulation import N_STAGES, CostView, Simulation
 from ecorl.sim.trace import draw_trace
 from ecorl.stages import CONCURRENT, GPU, offload_bids
 from tests.fakes.scenarios import SCENARIO
@@ -81,14 +81,14 @@ def test_views_agree_where_the_tables_are_exact_and_known():
     trace = draw(seen)
     for codes in ([0] * 6, [2, 2, 2, 0, 2, 2], [0, 1, 2, 1, 0, 0]):
         made = {}
-        for view in View:
+        for view in CostView:
             simulation = Simulation(trace, view=view)
             play(simulation, codes)
             play(simulation, codes[:2])
             made[view] = (simulation.known_work(), simulation.known_carry())
-        for view in (View.NOMINAL, View.MEASURED):
+        for view in (CostView.NOMINAL, CostView.MEASURED):
             for name in ("gpu_s", "card_s", "generation_s", "card_active_w"):
-                one, other = (getattr(made[v][0], name) for v in (view, View.TRUE))
+                one, other = (getattr(made[v][0], name) for v in (view, CostView.TRUE))
                 assert np.asarray(one) == pytest.approx(np.asarray(other), rel=1e-9)
 
 
@@ -104,13 +104,13 @@ def test_a_run_learns_what_it_measures_and_nothing_else():
     assert on_gpu.ratio == pytest.approx(time[GPU_PLACE[Stage.REWARD]], rel=1e-9)
     assert (on_gpu.age == 1.0).all()
     assert (np.asarray(on_card.count) == 0.0).all()
-    nominal = simulation.known_work(view=View.NOMINAL).card_s[0]
+    nominal = simulation.known_work(view=CostView.NOMINAL).card_s[0]
     assert np.array_equal(simulation.known_work().card_s[0], nominal)
     for _ in range(12):
         play(simulation, [GPU, CONCURRENT, GPU, GPU, GPU, GPU])
     _, on_card = simulation.beliefs.readings(Stage.REWARD)
     assert on_card.ratio == pytest.approx(time[CARD_PLACE[Stage.REWARD]], rel=1e-9)
-    true_s = simulation.known_work(view=View.TRUE).card_s[0]
+    true_s = simulation.known_work(view=CostView.TRUE).card_s[0]
     # The tables keep the weight of half a reading.
     assert simulation.known_work().card_s[0] == pytest.approx(true_s, rel=0.02)
     on_gpu, _ = simulation.beliefs.readings(Stage.REWARD)
@@ -164,18 +164,18 @@ def test_the_guards_judge_by_what_the_policy_knows():
     # The tables say that it takes a little less than the limit.
     ratio = 1.01 * float((bid.energy_j / work.gpu_j[0])[0])
     limits = Limits(1e9, 1e9, ratio - 1.0)
-    seen = {view: [] for view in View}
+    seen = {view: [] for view in CostView}
     for seed in range(12):
         off = Divergence(table_error=0.9, seed=seed)
         job = replace(JOB, limits=limits, divergence=off, load=0.0, n_iterations=2)
         trace = draw(job, n=1)
-        for view in View:
+        for view in CostView:
             simulation = Simulation(trace, view=view)
             play(simulation, [GPU])
             seen[view].append(bool(simulation.permitted()[1][0]))
             assert simulation.permitted()[1] == simulation.permitted(view)[1]
     # Nothing has been measured of the card yet, so a run judges it by its tables.
-    assert seen[View.NOMINAL] != seen[View.TRUE]
+    assert seen[CostView.NOMINAL] != seen[CostView.TRUE]
 
 
 def test_one_episode_in_floats_is_that_of_all_in_arrays():

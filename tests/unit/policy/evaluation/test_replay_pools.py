@@ -18,7 +18,7 @@ from ecorl.sim.factors import N_POWERS, N_TIMES
 from ecorl.sim.lengths import usual_lengths
 from ecorl.sim.replay import Replay
 from ecorl.sim.scenario import Scenario
-from ecorl.sim.simulation import Simulation, View, play
+from ecorl.sim.simulation import CostView, Simulation, play
 from ecorl.sim.trace import draw_trace
 from tests.fakes.scenarios import SCENARIO
 
@@ -82,10 +82,10 @@ def test_a_comparison_on_replays_says_what_is_replayed():
 def test_the_planner_by_the_tables_knows_nothing_of_the_run():
     episodes = [replace(RUNS[0], n_iterations=5)]
     trace = draw_trace(episodes, np.random.default_rng(0))
-    for view in (View.NOMINAL, View.TRUE):
+    for view in (CostView.NOMINAL, CostView.TRUE):
         made = play(Simulation(trace, view=view), Planner(trace.scenarios, view=view))
         assert np.isfinite(made.score).all()
     other = replace(RUNS[0].replay, time=3.0 * RUNS[0].replay.time)
     tripled = [replace(episodes[0], replay=other)]
-    by_tables = [Planner(s, view=View.NOMINAL)._solutions[0] for s in (episodes, tripled)]
+    by_tables = [Planner(s, view=CostView.NOMINAL)._solutions[0] for s in (episodes, tripled)]
     assert np.array_equal(by_tables[0].values, by_tables[1].values)
