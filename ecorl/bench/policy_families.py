@@ -8,14 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.policy.evaluation.evaluate import (
-    LITTLE,
-    RULES,
-    PolicyComparison,
-    ScenarioResult,
-    SimPolicy,
-    compare,
-)
+from ecorl.policy.evaluation.comparison import LITTLE, RULES, PolicyComparison, ScenarioResult
+from ecorl.policy.evaluation.evaluate import SimPolicy, compare
 from ecorl.policy.evaluation.pools import FAMILIES, LEARNING, kept_out
 from ecorl.policy.evaluation.statistics import estimate
 from ecorl.records import Provenance

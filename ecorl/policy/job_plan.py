@@ -14,7 +14,8 @@ from ecorl.config import read_toml
 from ecorl.devices import cheapest, chosen_profile, dearest, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.policy.evaluation.evaluate import LITTLE, FilePolicy, SimPolicy
+from ecorl.policy.evaluation.comparison import LITTLE
+from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.planners.heuristics import StaticBaseline, always_gpu, best_static
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead

@@ -23,6 +23,7 @@ from ecorl.scheduler.measured import UNREAD
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.beliefs import Beliefs
 from ecorl.sim.factors import CARD_PLACE, GPU_PLACE, N_TIMES
+from ecorl.sim.knowledge import mixed, picked_carry
 from ecorl.sim.scenario import Scenario, column
 from ecorl.sim.trace import Trace, work_at
 from ecorl.stages import (
@@ -142,7 +143,7 @@ class Simulation:
         if self.stage in _KNOWN_AT_ONCE:
             return expected
         if self.stage in _MAY_STREAM:
-            return _mixed(self.carry.streaming, expected, self.actual, self.ops)
+            return mixed(self.carry.streaming, expected, self.actual, self.ops)
         return self.actual._replace(lost=self.expected.lost)
 
     def _known_of(self, view: CostView) -> tuple[Work, Carry]:
@@ -156,7 +157,7 @@ class Simulation:
         expected = self._table_expected if supposed is None else supposed
         work = expected
         if self.stage in _MAY_STREAM:
-            work = _mixed(self.carry.streaming, expected, self._table_actual, self.ops)
+            work = mixed(self.carry.streaming, expected, self._table_actual, self.ops)
         elif self.stage not in _KNOWN_AT_ONCE:
             work = self._table_actual
         # What others send is in the report of the queue, what they will send is not known.
@@ -207,7 +208,7 @@ class Simulation:
             hoped = begin(self.actual, self._before)
             for stage, allowed in zip(STAGES, self._allowed, strict=False):
                 hoped = advance(stage, hoped, work, allowed, self.ops)
-            carry = _picked_carry(carry.streaming, hoped, carry)
+            carry = picked_carry(carry.streaming, hoped, carry)
         return carry._replace(redo_s=0.0 * carry.redo_s, redo_j=0.0 * carry.redo_j)
 
     def row_length(self) -> Number:
@@ -420,36 +421,3 @@ def _scalars(rules: Rules) -> Rules:
         return tuple(map(one, value)) if isinstance(value, tuple) else float(value[0])
 
     return Rules(*(one(value) for value in rules))
-
-
-_REVEALED = (
-    "generation_s", "generation_j", "handover_s", "tail", "gpu_s", "gpu_j", "card_s",
-    "forward_s", "backward_s", "actor_j", "early_s", "early_j", "critic_s", "critic_j",
-    "swap_s", "swap_j", "late_arriving_s", "lost",
-)  # fmt: skip
-"""What of a batch is only expected until its rows are there. What the cards lose in this iteration
-is part of it: nobody sees a failure before it happens."""
-
-
-def _picked_carry(streaming: Number, hoped: Carry, real: Carry) -> Carry:
-    """Return `hoped` where rows are streamed, else `real`."""
-    if isinstance(streaming, float):
-        return hoped if streaming else real
-    picked = streaming > 0.0
-    return Carry._make(np.where(picked, a, b) for a, b in zip(hoped, real, strict=True))
-
-
-def _mixed(streaming: Number, expected: Work, actual: Work, ops: Ops) -> Work:
-    if not ops.any(streaming):
-        return actual._replace(lost=expected.lost)
-    if isinstance(streaming, float):
-        return expected
-    picked = streaming > 0.0
-
-    def mix(hoped: Any, real: Any) -> Any:
-        if isinstance(real, tuple):
-            return tuple(map(mix, hoped, real))
-        return np.where(picked, hoped, real)
-
-    changed = {name: mix(getattr(expected, name), getattr(actual, name)) for name in _REVEALED}
-    return actual._replace(**changed | {"lost": expected.lost})

@@ -13,7 +13,8 @@ from ecorl.cli.policy.training import OURS, telling
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.evaluation.choices import choices, reference_scenario
-from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
+from ecorl.policy.evaluation.comparison import PolicyComparison
+from ecorl.policy.evaluation.evaluate import FilePolicy, compare
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import REPLAYED, kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences

@@ -17,7 +17,8 @@ from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.calibration.words import holds_for
 from ecorl.policy.evaluation.choices import choices, reference_scenario
-from ecorl.policy.evaluation.evaluate import FilePolicy, PolicyComparison, compare
+from ecorl.policy.evaluation.comparison import PolicyComparison
+from ecorl.policy.evaluation.evaluate import FilePolicy, compare
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out, variations
 from ecorl.policy.training.export import save_onnx

@@ -13,7 +13,7 @@ from ecorl.errors import ConfigError
 from ecorl.files import write_whole
 from ecorl.html.pages import render
 from ecorl.policy.evaluation.choices import Choices
-from ecorl.policy.evaluation.evaluate import PolicyComparison
+from ecorl.policy.evaluation.comparison import PolicyComparison
 from ecorl.policy.evaluation.page_plots import choice_map, curves
 from ecorl.policy.evaluation.summary import COLUMNS, MISSING, rows, sentences
 

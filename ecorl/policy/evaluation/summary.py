@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.policy.evaluation.evaluate import (
-    HARD_RULE,
-    LITTLE,
-    PolicyComparison,
-    ScenarioResult,
-)
+from ecorl.policy.evaluation.comparison import HARD_RULE, LITTLE, PolicyComparison, ScenarioResult
 from ecorl.policy.evaluation.statistics import MeanEstimate
 from ecorl.records import Provenance
 from ecorl.scheduler.features import SCORE_WORDS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ecorl.bench import policy_families as families
-from ecorl.policy.evaluation.evaluate import RULES, PolicyComparison, ScenarioResult, Scores
+from ecorl.policy.evaluation.comparison import RULES, PolicyComparison, ScenarioResult, Scores
 from ecorl.sim.scenario import Limits, Scenario
 
 GUARDED = Limits(8.0, 8192.0, 0.0)

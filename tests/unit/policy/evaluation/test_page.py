@@ -12,7 +12,7 @@ import pytest
 from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
 from ecorl.policy.evaluation.choices import REFUSED, Choices, choices, reference_scenario
-from ecorl.policy.evaluation.evaluate import RULES, PolicyComparison, ScenarioResult, Scores
+from ecorl.policy.evaluation.comparison import RULES, PolicyComparison, ScenarioResult, Scores
 from ecorl.policy.evaluation.page import render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out, variations
 from ecorl.policy.evaluation.summary import counted, rows, sentences
