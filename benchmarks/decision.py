@@ -3,8 +3,8 @@
 A decision goes from a telemetry snapshot (`SchedulerState`) to a placement: cost table, state of
 the policy, guards, ONNX Runtime with bound buffers, Algorithm 1. Each is timed on its own, over
 different states in turn: `p50_us` from states that are there, on one warm table; `run_p50_us` as
-in a run (`ecorl.bench.run_decisions`), from the snapshot on, with other measured costs in each
-iteration.
+in a run (`ecorl.bench.placement.run_decisions`), from the snapshot on, with other measured costs
+in each iteration.
 Beside it the same network alone, one state at a time, in ONNX Runtime, NumPy and torch eager, in
 turns; one thread each. Microseconds say as much about the machine as about ecorl and have no
 target; the targets are on a decision over the network's bare forward pass, in turns.
@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from ecorl.bench.command import run_benchmark
-from ecorl.bench.decision import Deciding, deciding, timed
 from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.placement.decision import Deciding, deciding, timed
+from ecorl.bench.placement.run_decisions import RunDecisions, timed_decisions
 from ecorl.bench.rounds import balanced_order
-from ecorl.bench.run_decisions import RunDecisions, timed_decisions
 from ecorl.bench.stats import median, spread_of
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.training.weights import network_from_onnx

@@ -30,10 +30,10 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from ecorl.bench.busy_core import BusyCore
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
-from ecorl.bench.placement_live import (
+from ecorl.bench.placement.busy_core import BusyCore
+from ecorl.bench.placement.live import (
     CLAIM,
     LEARNED,
     POLICIES,
@@ -47,9 +47,9 @@ from ecorl.bench.placement_live import (
     take_cores,
     write_wrong_profile,
 )
+from ecorl.bench.placement.turns import Turns
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import median
-from ecorl.bench.turns import Turns
 from ecorl.config import Config, validate_config
 from roll_adapters.demo import arithmetic
 from roll_adapters.trl.inputs.quiet import quiet

@@ -15,9 +15,9 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from ecorl.bench import policy_families as families
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
+from ecorl.bench.placement import policy_families as families
 from ecorl.policy.evaluation.evaluate import FilePolicy
 from ecorl.scheduler.learned import PolicyFile
 

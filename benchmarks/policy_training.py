@@ -15,10 +15,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.policy import say
-from ecorl.bench import policy_families as families
-from ecorl.bench import policy_runs as runs
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target
+from ecorl.bench.placement import policy_families as families
+from ecorl.bench.placement import policy_runs as runs
 from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.evaluation.pools import LEARNING
 from ecorl.policy.training.train import NetworkPolicy, TrainingPlan

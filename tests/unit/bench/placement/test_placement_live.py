@@ -8,10 +8,10 @@ import time
 import psutil
 import pytest
 
-from ecorl.bench import placement_live as live
-from ecorl.bench.busy_core import BusyCore
+from ecorl.bench.placement import live
+from ecorl.bench.placement.busy_core import BusyCore
+from ecorl.bench.placement.turns import Turns
 from ecorl.bench.rounds import MIN_ROUNDS, TimeBox
-from ecorl.bench.turns import Turns
 from ecorl.devices import load_profile
 from ecorl.errors import RunError
 

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.bench.decision import Deciding
+from ecorl.bench.placement.decision import Deciding
 from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.engines.protocol import ScoreBatch

@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import tomlkit
 
-from ecorl.bench.busy_core import BusyCore
 from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.placement.busy_core import BusyCore
+from ecorl.bench.placement.turns import Turns
 from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
 from ecorl.bench.stats import bootstrap_interval, median, spread_of
-from ecorl.bench.turns import Turns
 from ecorl.devices import load_profile
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance

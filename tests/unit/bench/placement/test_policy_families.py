@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ecorl.bench import policy_families as families
+from ecorl.bench.placement import policy_families as families
 from ecorl.policy.evaluation.comparison import RULES, PolicyComparison, ScenarioResult, Scores
 from ecorl.sim.scenario import Limits, Scenario
 

@@ -1,4 +1,4 @@
-"""Keeps one core busy on demand: ``python -m ecorl.bench.busy_core CORE LIMIT_S``.
+"""Keeps one core busy on demand: ``python -m ecorl.bench.placement.busy_core CORE LIMIT_S``.
 
 The process spins or sleeps as its standard input says (``1`` or ``0``). It ends when that is
 closed, so with whoever started it, and after its limit in any case.
@@ -33,7 +33,7 @@ class BusyCore:
     def __init__(self, core: int, limit_s: float) -> None:
         self._is_on = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ecorl.bench.busy_core", str(core), str(limit_s)],
+            [sys.executable, "-m", "ecorl.bench.placement.busy_core", str(core), str(limit_s)],
             stdin=subprocess.PIPE,
         )
 

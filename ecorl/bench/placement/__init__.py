@@ -1,0 +1,1 @@
+"""Measuring placement: decisions, policies in the simulator, and policies in real trainings."""
