@@ -11,10 +11,10 @@ from ecorl.records import Stage
 from ecorl.scheduler.features import (
     BUBBLE_WEIGHT,
     ENERGY_WEIGHT,
-    ONE_HOT,
     TIME_WEIGHT,
     Observed,
-    measured_figures,
+    StageFigures,
+    in_order,
 )
 from ecorl.stages import Carry, Rules, Work
 from ecorl.stages.plain import plain_ends, plain_send
@@ -36,78 +36,36 @@ def plain_features(
     Returns:
         `N_FEATURES` numbers in the order of `NAMES`.
     """
-    generation_s, forward_s, backward_s = work.generation_s, work.forward_s, work.backward_s
-    critic_s, gpu_j, idle_w = work.critic_s, work.gpu_j, work.gpu_idle_w
-    first_s, second_s, third_s = work.gpu_s
-    usable, card_times_s, t_s = rules.usable, work.card_s, carry.t_s
-    only_s = generation_s + (first_s + second_s + third_s) + forward_s + backward_s + critic_s
+    gpu_s, gpu_j, usable, card_times_s = work.gpu_s, work.gpu_j, rules.usable, work.card_s
+    first_s, second_s, third_s = gpu_s
+    only_s = work.generation_s + (first_s + second_s + third_s)
+    only_s = only_s + work.forward_s + work.backward_s + work.critic_s
     only_j = work.generation_j + sum(gpu_j) + work.actor_j + work.critic_j
     only_j = only_j + work.card_idle_w * only_s
-    per_s, per_j = 1.0 / only_s, 1.0 / only_j
     later_card_s = usable[2] * card_times_s[2]
     if stage is Stage.REWARD:
-        place, stage_s, later_s = 0, first_s, second_s + third_s
+        place, later_s = 0, second_s + third_s
         later_card_s = usable[1] * card_times_s[1] + later_card_s
     else:
-        place, stage_s, later_s = 1, second_s, third_s
+        place, later_s = 1, third_s
     sent = plain_send(place, carry, work)
     card_s, done_s, _, _, _ = sent
-    backlog_s = carry.card_s - t_s
+    backlog_s = carry.card_s - carry.t_s
     if backlog_s < 0.0:
         backlog_s = 0.0
     # A stage that the algorithm does not have takes no time on any device: its queue counts as 0.
     queue = backlog_s / (card_s if card_s > 1e-12 else 1e-12) if card_s > 0.0 else 0.0
-    ends = plain_ends(stage, carry, work, rules, sent)
     base, *gains = [
         TIME_WEIGHT * (only_s / end_s - 1.0)
         - ENERGY_WEIGHT * (end_j / only_j - 1.0)
         - BUBBLE_WEIGHT * (bubble_s / only_s)
-        for end_s, end_j, bubble_s in ends
+        for end_s, end_j, bubble_s in plain_ends(stage, carry, work, rules, sent)
     ]
     eight = 8.0 * may[1]
-    return (
-        *ONE_HOT[stage],
-        may[0],
-        may[1],
-        seen.power_mean,
-        seen.power_spread,
-        seen.utilisation_mean,
-        seen.utilisation_spread,
-        0.25 * queue,
-        backlog_s * per_s,
-        (carry.pending_s - t_s) * per_s,
-        carry.bubble_s * per_s,
-        carry.deferred_s * per_s,
-        seen.row_length / 2048.0,
-        0.1 * seen.log_rows,
-        stage_s * per_s,
-        card_s * per_s,
-        gpu_j[place] * per_j,
-        work.card_active_w * (card_s * work.card_share) * per_j,
-        idle_w * only_s * per_j,
-        later_s * per_s,
-        later_card_s / carry.speed * per_s,
-        forward_s * per_s,
-        (forward_s + backward_s) * per_s,
-        generation_s * per_s,
-        critic_s * per_s,
-        (done_s - (t_s + later_s + forward_s)) * per_s,
-        0.0,  # not streaming
-        0.0,  # on policy
-        rules.stream,
-        0.0,  # no early forward pass
-        rules.defer,
-        work.cards_up,
-        carry.speed,
-        0.05 * (carry.temperature_c - work.limit_c),
-        0.0,  # no common power cap
-        work.late_arriving_s * per_s,
-        0.0,  # the cards do not sleep
-        work.stale,
-        carry.due_s * per_s,
-        *measured_figures(seen.on_gpu),
-        *measured_figures(seen.on_card),
-        0.0,  # a2 differs from a3 in the wait alone
-        eight * (gains[0] - base),
-        eight * (gains[-1] - base),
-    )
+    figures = StageFigures(
+        only_s, only_j, backlog_s, later_s, later_card_s, gpu_s[place], gpu_j[place], card_s, queue,
+        done_s,
+    )  # fmt: skip
+    # a2 differs from a3 in the wait alone.
+    ends = (0.0, eight * (gains[0] - base), eight * (gains[-1] - base))
+    return in_order(stage, carry, work, rules, seen, may, figures, ends)
