@@ -33,17 +33,41 @@ def to_onnx(network: PolicyNetwork, record: Mapping[str, object]) -> onnx.ModelP
         network: trained.
         record: how it was made; plain data.
     """
-    weights = network.arrays()
-    tensors: dict[str, Float32] = {}
-    places: dict[str, npt.NDArray[np.int64]] = {}
-    nodes = []
+    nodes, tensors = _layers(network.arrays())
+    graph = helper.make_graph(
+        nodes,
+        "scheduler",
+        [helper.make_tensor_value_info("state", TensorProto.FLOAT, ["n", len(NAMES)])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", N_ACTIONS])],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    model = helper.make_model(
+        graph, producer_name="ecorl", opset_imports=[helper.make_opsetid("", _OPSET)]
+    )
+    model.ir_version = 10
+    helper.set_model_props(
+        model,
+        {
+            META_SCHEMA: SCHEMA,
+            META_NAMES: json.dumps(list(NAMES)),
+            META_RECORD: json.dumps(record, sort_keys=True, allow_nan=False),
+        },
+    )
+    onnx.checker.check_model(model)
+    return model
+
+
+def _layers(weights: dict[str, Float32]) -> tuple[list[Any], dict[str, npt.NDArray[Any]]]:
+    """Return the nodes of the network and its constants by name."""
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    nodes: list[Any] = []
 
     def constant(name: str, value: npt.NDArray[Any]) -> str:
         tensors[name] = np.ascontiguousarray(value, dtype=np.float32)
         return name
 
     def constant_int(name: str, value: int) -> str:
-        places[name] = np.array([value], dtype=np.int64)
+        tensors[name] = np.array([value], dtype=np.int64)
         return name
 
     def add(operator: str, inputs: list[str], output: str, **attributes: object) -> str:
@@ -69,27 +93,7 @@ def to_onnx(network: PolicyNetwork, record: Mapping[str, object]) -> onnx.ModelP
     x = add("Concat", [x, gains], "hidden_and_gains", axis=1)
     head, bias = weights["head.weight"], weights["head.bias"]
     add("Gemm", [x, constant("w_head", head.T), constant("b_head", bias)], "logits")
-    graph = helper.make_graph(
-        nodes,
-        "scheduler",
-        [helper.make_tensor_value_info("state", TensorProto.FLOAT, ["n", len(NAMES)])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", N_ACTIONS])],
-        [numpy_helper.from_array(value, name) for name, value in (tensors | places).items()],
-    )
-    model = helper.make_model(
-        graph, producer_name="ecorl", opset_imports=[helper.make_opsetid("", _OPSET)]
-    )
-    model.ir_version = 10
-    helper.set_model_props(
-        model,
-        {
-            META_SCHEMA: SCHEMA,
-            META_NAMES: json.dumps(list(NAMES)),
-            META_RECORD: json.dumps(record, sort_keys=True, allow_nan=False),
-        },
-    )
-    onnx.checker.check_model(model)
-    return model
+    return nodes, tensors
 
 
 def save_onnx(network: PolicyNetwork, record: Mapping[str, object], path: Path) -> None:

@@ -110,16 +110,7 @@ def train_ppo(
     Returns:
         The network, and (steps, mean Eq. 7 of an episode) over training.
     """
-    env = _Scaled(batch_from(scenarios), N_ENVS, seed, stagger=True, view=view)
-    model = PPO(
-        "MlpPolicy", env, n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS // 4, n_epochs=N_EPOCHS,
-        gamma=GAMMA, gae_lambda=0.95, learning_rate=learning_rate, ent_coef=0.0 if start else 0.002,
-        clip_range=CLIP if start is None else CLIP / 2, seed=seed, device="cpu",
-        policy_kwargs={
-            "features_extractor_class": _Extractor, "net_arch": [],
-            "share_features_extractor": False,
-        },
-    )  # fmt: skip
+    model = _model(scenarios, seed, view, learning_rate, goes_on=start is not None)
     _log_to(model, tensorboard)
     policy: Any = model.policy
     trunks = (policy.pi_features_extractor.trunk, policy.vf_features_extractor.trunk)
@@ -140,6 +131,22 @@ def train_ppo(
     network.trunk.load_state_dict(trunks[0].state_dict())
     network.head.load_state_dict(policy.action_net.state_dict())
     return network, report.curve
+
+
+def _model(
+    scenarios: Sequence[Scenario], seed: int, view: CostView, learning_rate: float, *, goes_on: bool
+) -> PPO:
+    """Set the learner up; one that goes on from a network moves it less at a time."""
+    env = _Scaled(batch_from(scenarios), N_ENVS, seed, stagger=True, view=view)
+    return PPO(
+        "MlpPolicy", env, n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS // 4, n_epochs=N_EPOCHS,
+        gamma=GAMMA, gae_lambda=0.95, learning_rate=learning_rate,
+        ent_coef=0.0 if goes_on else 0.002, clip_range=CLIP / 2 if goes_on else CLIP, seed=seed, device="cpu",
+        policy_kwargs={
+            "features_extractor_class": _Extractor, "net_arch": [],
+            "share_features_extractor": False,
+        },
+    )  # fmt: skip
 
 
 def _learn(
