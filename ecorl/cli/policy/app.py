@@ -64,6 +64,25 @@ _FamilyToTrain = Annotated[
         "(roofline), or with the figures that the EcoRL-Sched paper prints alone (paper).",
     ),
 ]
+_FamilyToCompare = Annotated[
+    CompareFamily,
+    typer.Option(
+        help="Scenarios: pairs of devices that are bought (real_pairs), clusters of two "
+        "kinds whose cost tables are right (mixed), wrong (wrong_tables) or wrong and "
+        "drifting (drift), with the paper's figures (paper), or on cards at the limit of "
+        "their silicon (hypothetical)."
+    ),
+]
+_RunsToCompare = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--runs",
+        metavar="FOLDER",
+        show_default="none",
+        help="Compare on a replay of this recorded run instead; give it for each of several, "
+        "all of which are compared.",
+    ),
+]
 _CalibrationToTrain = Annotated[
     Path | None,
     typer.Option(
@@ -182,15 +201,7 @@ def evaluate(
         Path | None,
         typer.Argument(metavar="[FILE]", show_default="the shipped one", help="Policy file."),
     ] = None,
-    family: Annotated[
-        CompareFamily,
-        typer.Option(
-            help="Scenarios: pairs of devices that are bought (real_pairs), clusters of two "
-            "kinds whose cost tables are right (mixed), wrong (wrong_tables) or wrong and "
-            "drifting (drift), with the paper's figures (paper), or on cards at the limit of "
-            "their silicon (hypothetical)."
-        ),
-    ] = CompareFamily.DRIFT,
+    family: _FamilyToCompare = CompareFamily.DRIFT,
     calibration: Annotated[
         Path | None,
         typer.Option(
@@ -199,21 +210,12 @@ def evaluate(
             help="Compare on variations of one run instead: a file of ecorl policy calibrate.",
         ),
     ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--runs",
-            metavar="FOLDER",
-            show_default="none",
-            help="Compare on a replay of this recorded run instead; give it for each of several, "
-            "all of which are compared.",
-        ),
-    ] = None,
+    runs: _RunsToCompare = None,
     scenarios: Annotated[int, typer.Option(min=1, metavar="N", help="How many scenarios.")] = 8,
-    seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Episodes of each.")] = 10,
+    seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Episodes of each.")] = 4,
     iterations: Annotated[
         int, typer.Option(min=2, metavar="N", help="Iterations of an episode.")
-    ] = 200,
+    ] = 100,
     as_json: Annotated[
         Path | None,
         typer.Option(

@@ -141,7 +141,8 @@ def _model(
     return PPO(
         "MlpPolicy", env, n_steps=N_STEPS, batch_size=N_ENVS * N_STEPS // 4, n_epochs=N_EPOCHS,
         gamma=GAMMA, gae_lambda=0.95, learning_rate=learning_rate,
-        ent_coef=0.0 if goes_on else 0.002, clip_range=CLIP / 2 if goes_on else CLIP, seed=seed, device="cpu",
+        ent_coef=0.0 if goes_on else 0.002, clip_range=CLIP / 2 if goes_on else CLIP, seed=seed,
+        device="cpu",
         policy_kwargs={
             "features_extractor_class": _Extractor, "net_arch": [],
             "share_features_extractor": False,
