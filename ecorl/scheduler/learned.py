@@ -78,6 +78,10 @@ __all__ = [
     "shipped_path",
 ]
 
+ENERGY_MARGIN = 0.0
+"""Energy guard of a policy that learned beside none, in a run whose config sets none either: a
+network must not spend joules for time unless it is told that it may."""
+
 _CARD_FIGURES = ("idle_w", *CARD_FIGURES)
 _ON_GPU, _FPGA, _CONCURRENT = ACTIONS
 _REWARD, _REFERENCE = Stage.REWARD, Stage.REFERENCE
@@ -126,7 +130,9 @@ class LearnedScheduler:
         """
         models = {s: m for s, m in setting.models.items() if m is not None}
         self._with_choice = _with_choice(setting.abilities)
-        self._tables = RunTables(replace(setting, models=models), self.file.energy_margin)
+        margin = self.file.energy_margin
+        margin = ENERGY_MARGIN if margin is None else margin
+        self._tables = RunTables(replace(setting, models=models), margin)
         if not any(stage in models for stage in FROZEN_STAGES):
             return
         missing = [] if setting.devices.calibration == "paper" else missing_gpu_figures(setting.gpu)

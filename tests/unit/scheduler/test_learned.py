@@ -39,7 +39,7 @@ MODELS = {s: model_shape("1b", scalar_head=s is Stage.REWARD) for s in STAGES}
 
 
 def config(**kwargs):
-    return PlacementConfig(policy=LearnedPolicyConfig(**kwargs), l_max=8192, energy_margin=0.0)
+    return PlacementConfig(policy=LearnedPolicyConfig(**kwargs), l_max=8192)
 
 
 def scheduler(n_gpus=1, card="u55c", models=MODELS, **kwargs):

@@ -242,7 +242,7 @@ def test_each_ability_gives_the_policy_a_choice(name):
     state = SchedulerState(1, Algorithm.PPO, stage, (0.5,), (0.5,), 0, True, work)
     for abilities in (NO_ABILITIES, Abilities(**{name: True})):
         policy = LearnedScheduler(PolicyFile(None))
-        policy.file.energy_margin = None
+        policy.file.energy_margin = 1e9  # whatever it costs
         policy.file.logits = lambda inputs: np.array([0.0, 1.0, 2.0])
         policy.bind(
             RunSetting(
