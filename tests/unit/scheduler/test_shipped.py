@@ -48,12 +48,12 @@ def test_it_reaches_most_of_what_the_planner_with_true_costs_gains(traces):
         )
     )
     assert (planner > 0.0).all()
-    assert ours.sum() >= 0.6 * planner.sum()
+    assert ours.sum() >= 0.75 * planner.sum()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_loses_nothing_worth_the_name_in_any_family(traces, family):
-    assert mean_score(traces[family], shipped()) >= -0.005
+def test_it_gains_in_every_family(traces, family):
+    assert mean_score(traces[family], shipped()) > 0.0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -63,20 +63,21 @@ def test_what_has_learned_nothing_does_worse(traces, family):
         assert mean_score(traces[family], policy) < ours - 0.005
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_where_the_guard_is_on_it_takes_hardly_more_energy_than_cards_that_stand_by(traces, family):
+@pytest.mark.parametrize("family", ["mixed", "wrong_tables", "drift"])
+def test_where_the_guard_is_on_it_takes_no_more_energy_than_cards_that_stand_by(traces, family):
     trace = traces[family]
     guarded = np.array([s.limits.energy_margin == 0.0 for s in trace.scenarios])
+    assert guarded.any()
     played = play(Simulation(trace), shipped())
     ratio = played.energy_j / trace.gpu_only_j.sum(axis=0)
     # The guard judges by what is believed of the costs, which is wrong by up to 30 % at first.
-    assert (ratio[guarded] <= 1.05).all()
+    assert (ratio[guarded] <= 1.001).all()
 
 
 @pytest.mark.parametrize("family", ["mixed", "wrong_tables", "drift"])
 def test_in_groups_of_16_it_loses_nothing_worth_the_name(family):
     trace = episodes(family, group_size=16)
-    assert mean_score(trace, shipped()) >= -0.005
+    assert mean_score(trace, shipped()) >= -0.002
 
 
 class _UpsideDown(FilePolicy):
