@@ -37,7 +37,7 @@ def config(name, offload, power="auto", **more):
 @pytest.fixture
 def cuda(monkeypatch):
     """CUDA devices as torch is to find them."""
-    import torch
+    torch = pytest.importorskip("torch")
 
     def say(*uuids):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(uuids))
