@@ -33,6 +33,7 @@ from ecorl.kinds import role_name_of as role_name_of
 from ecorl.kinds import role_of as role_of
 from ecorl.kinds import stage_of as stage_of
 from ecorl.kinds import weakest as weakest
+from ecorl.statistics import expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,8 @@ class PathCost:
             they are None, or the rows are not known.
         on_card: whether it is of the offload path; its provenance is then the card's, modelled
             for a simulated one.
+        later_s_per_token: plain mean of time over output tokens after the first execution, s; None
+            where it is not known.
     """
 
     stage: Stage
@@ -295,6 +298,29 @@ class PathCost:
     age: int = 0
     mean_length: float | None = None
     on_card: bool = False
+    later_s_per_token: float | None = None
+
+    @property
+    def expected_s_per_token(self) -> float | None:
+        """What the next execution is expected to take over its output tokens, s.
+
+        See `ecorl.statistics.expected`; None before the second execution.
+        """
+        recent_s, mean_s = self.recent_s_per_token, self.later_s_per_token
+        if recent_s is None or not mean_s:
+            return recent_s
+        return float(expected(recent_s, mean_s, self.spread, self.age))
+
+    @property
+    def expected_j_per_token(self) -> float | None:
+        """What it is expected to take over its output tokens, J: the recent power for that time.
+
+        None before the second execution, and where the energy is not known.
+        """
+        recent_s, recent_j = self.recent_s_per_token, self.recent_j_per_token
+        if not recent_s or recent_j is None:
+            return recent_j
+        return recent_j * (self.expected_s_per_token or 0.0) / recent_s
 
     @property
     def role(self) -> Role:

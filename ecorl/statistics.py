@@ -1,4 +1,4 @@
-"""Confidence intervals of shares, and the weight of a reading in a recent mean."""
+"""Confidence intervals of shares, recent means, and what the next reading is expected to be."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ RECENT_ALPHA = 0.3
 """Least weight of a new reading in a recent mean: it stands for about the last six readings.
 Invented: others who share a device come and go within tens of batches, and a mean of that length
 has followed them after five."""
+
+FADING_BATCHES = 15.0
+"""Batches without a reading after which 1/e of what set the recent mean apart is still expected.
+Invented, as `RECENT_ALPHA` is: others who shared the device then may have left it by now."""
 
 _Z_95 = statistics.NormalDist().inv_cdf(0.975)
 
@@ -47,3 +51,41 @@ def recent_weight(n: Any, maximum: Callable[..., Any] = max) -> Any:
         maximum: the larger of two; `numpy.maximum` for arrays.
     """
     return maximum(1.0 / n, RECENT_ALPHA)
+
+
+_SCATTER = RECENT_ALPHA / (2.0 - RECENT_ALPHA)
+"""Variance of a recent mean over that of the readings in it, where these are independent."""
+
+
+def expected(
+    recent: Any,
+    mean: Any,
+    spread: Any,
+    age: Any,
+    maximum: Callable[..., Any] = max,
+    exp: Callable[..., Any] = math.exp,
+) -> Any:
+    """Compute what the next reading is expected to be: between the mean of all and the recent one.
+
+    The recent mean stands apart from that of all readings where something has changed, and by
+    chance where readings scatter. So what counts of its distance d is ``max(0, 1 - v / d^2)``
+    (James and Stein's estimator, positive part), v being the variance that scatter alone gives a
+    recent mean: a single slow execution of a stage that scatters by half of its time says nothing,
+    a tenant who doubles it is believed in full. And a distance fades with the age of the newest
+    reading: a path that was slow when it was last used must not be avoided for ever on that ground.
+
+    Args:
+        recent: recent mean; a float or an array, as all of these.
+        mean: plain mean of the same readings.
+        spread: their standard deviation over their mean, 0 or more.
+        age: batches since the newest of them; 1: it was read in the batch before.
+        maximum: the larger of two; `numpy.maximum` for arrays.
+        exp: the exponential function; `numpy.exp` for arrays.
+    """
+    off = recent - mean
+    by_chance = _SCATTER * (spread * mean) ** 2
+    kept = maximum(0.0, 1.0 - by_chance / maximum(off * off, _TINY))
+    return mean + off * kept * exp(-maximum(0.0, age - 1.0) / FADING_BATCHES)
+
+
+_TINY = 1e-300

@@ -191,7 +191,7 @@ def path_cost(
         return PathCost(
             first.stage, mean_s, energy_j, first.count, first.provenance, first.role_name,
             first.recent_s_per_token, recent_j, first.n_recent, first.spread, age,
-            first.mean_length, on_card,
+            first.mean_length, on_card, first.later_s_per_token,
         )  # fmt: skip
     times_s = [c.mean_time_s_per_token for c in cells if c.mean_time_s_per_token is not None]
     if len(times_s) < len(cells):
@@ -209,6 +209,7 @@ def path_cost(
         age,
         by_readings([(c.mean_length, c.n_recent) for c in later]),
         on_card,
+        by_readings([(c.later_s_per_token, c.n_recent) for c in later]),
     )  # fmt: skip
 
 

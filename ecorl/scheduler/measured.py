@@ -7,7 +7,8 @@ A recent mean stands beside Eq. 5's slow one, because the two are for different 
 token of a stage costs in this run is a matter of all its readings, and alpha = 0.05 keeps that
 steady. What the next batch will cost on a path depends on who shares its devices just now: other
 tenants come and go within tens of batches, and a mean that needs twenty readings to follow would
-price each of them when it has left.
+price each of them when it has left. How far the recent mean is to be believed, scatter and age
+considered, is said by `ecorl.statistics.expected`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Readings(NamedTuple):
     """What has been measured of a stage on one path; floats, or arrays side by side.
 
     Attributes:
-        ratio: recent time over the nominal one; 1.0 where it is not known.
-        j_ratio: recent energy over the nominal one; where the energy is not known that of the time,
-            which is the nominal power for longer; 1.0 where neither is.
+        ratio: expected time over the nominal one; 1.0 where nothing is known.
+        j_ratio: expected energy over the nominal one; where the energy is not known that of the
+            time, which is the nominal power for longer; 1.0 where neither is.
         spread: standard deviation of time per token over its mean.
         count: readings behind these; 0.0 where nothing is known.
         age: rollout batches since the newest reading.
@@ -47,13 +48,13 @@ UNREAD = Readings(ratio=1.0, j_ratio=1.0, spread=0.0, count=0.0, age=0.0)
 """Of a stage that has not been read on a path."""
 
 
-def level(recent_ratio: Number, n_recent: Number) -> Number:
+def level(ratio: Number, n_recent: Number) -> Number:
     """Compute the factor by which a nominal cost is scaled.
 
-    It is the mean of the recent ratio, by its readings, and of 1, by `PRIOR_COUNT`.
+    It is the mean of the ratio, by its readings, and of 1, by `PRIOR_COUNT`.
 
     Args:
-        recent_ratio: recent measured cost over the nominal one.
+        ratio: cost that is expected by what was measured, over the nominal one.
         n_recent: readings behind it, 0 or more.
     """
-    return 1.0 + (recent_ratio - 1.0) * n_recent / (n_recent + PRIOR_COUNT)
+    return 1.0 + (ratio - 1.0) * n_recent / (n_recent + PRIOR_COUNT)

@@ -55,12 +55,12 @@ def at_measured_level(
         return nominal
     measured = at_length(work, seen.mean_length)
     then, n_tokens = price(measured), measured.n_output_tokens
-    if not then.time_s or not seen.recent_s_per_token or n_tokens < 1:
+    if not then.time_s or not seen.expected_s_per_token or n_tokens < 1:
         return nominal
-    factor = level(seen.recent_s_per_token * n_tokens / then.time_s, seen.n_recent)
+    factor = level(seen.expected_s_per_token * n_tokens / then.time_s, seen.n_recent)
     j_factor = factor
-    if seen.recent_j_per_token is not None and then.energy_j:
-        j_factor = level(seen.recent_j_per_token * n_tokens / then.energy_j, seen.n_recent)
+    if seen.expected_j_per_token is not None and then.energy_j:
+        j_factor = level(seen.expected_j_per_token * n_tokens / then.energy_j, seen.n_recent)
     return replace(
         nominal,
         time_s=nominal.time_s * factor,

@@ -115,7 +115,7 @@ class MeasuredLevels:
         Args:
             place: of the stage and the path in `PATH_COLUMNS`.
             costs: of those of its models that count.
-            n_recent: readings behind the recent figures; 0: there are none, the plain means count.
+            n_recent: readings behind what is expected; 0: there are none, the plain means count.
 
         Returns:
             The factor by which the stage's power changes with that; 0.0 where it is not known, of
@@ -158,7 +158,7 @@ class MeasuredLevels:
         columns, lengths, n_recent = PATH_COLUMNS[place], self._lengths, cost.n_recent
         length = lengths[len(lengths) // 2]
         if n_recent:
-            time_s, energy_j = cost.recent_s_per_token or 0.0, cost.recent_j_per_token
+            time_s, energy_j = cost.expected_s_per_token or 0.0, cost.expected_j_per_token
             told = cost.mean_length
             if told:
                 last = lengths[-1]
@@ -228,10 +228,10 @@ def _figures(cost: PathCost, n_recent: int) -> tuple[float, float | None]:
 
     Args:
         cost: what a model has cost.
-        n_recent: readings behind the recent figures; 0: the plain means count.
+        n_recent: readings behind what is expected; 0: the plain means count.
     """
     if n_recent:
-        return cost.recent_s_per_token or 0.0, cost.recent_j_per_token
+        return cost.expected_s_per_token or 0.0, cost.expected_j_per_token
     return cost.time_s_per_token, cost.energy_j_per_token
 
 
@@ -249,7 +249,7 @@ def _middles(ratios: Sequence[float]) -> tuple[float, float]:
 
 def _mean_spread(costs: Sequence[PathCost]) -> float:
     """Average the models' spreads by the times that they take."""
-    times_s = [cost.recent_s_per_token or 0.0 for cost in costs]
+    times_s = [cost.expected_s_per_token or 0.0 for cost in costs]
     total_s = sum(times_s)
     weighed = sum(cost.spread * t for cost, t in zip(costs, times_s, strict=True))
     return weighed / total_s if total_s else 0.0

@@ -2,7 +2,8 @@
 
 A reading is what a stage took over what its table says of the same batch, so that longer rows do
 not pass for slower ones. As in a run (`ecorl.edi`), the first execution of a stage on a device
-counts in no recent figure, and an execution that failed has none.
+counts in no recent figure, and an execution that failed has none. What is believed of the next one
+is `ecorl.statistics.expected`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ecorl.scheduler.measured import UNREAD, Readings, level
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, ON_CARD, scaled
 from ecorl.stages import Work
-from ecorl.statistics import recent_weight
+from ecorl.statistics import expected, recent_weight
 
 
 class Beliefs:
@@ -32,6 +33,8 @@ class Beliefs:
         self._newest = np.zeros((N_TIMES, *shape))
         self._power = np.ones((N_TIMES, *shape))
         self._now = 0
+        self._expected = np.ones((N_TIMES, *shape))
+        self._spread = np.zeros((N_TIMES, *shape))
         self.time = np.ones((N_TIMES, *shape))
         self.power = np.ones((N_POWERS, *shape))
 
@@ -57,8 +60,14 @@ class Beliefs:
         self._newest += used * (self._now - self._newest)
         self._now += 1
         recent = np.maximum(n, 0.0)
-        self.time = level(self._ratio, recent)
-        joules = level(self._ratio * self._power, recent) / self.time
+        # The sum of squares of a single reading is 0 but for rounding, which may be below it.
+        squares = np.maximum(self._m2, 0.0) * (recent > 1.0)
+        self._spread = np.sqrt(squares / np.maximum(recent - 1.0, 1.0)) / self._mean
+        # A decision of batch k sees a reading of batch k - 1 as one batch old.
+        age = self._now - self._newest
+        self._expected = expected(self._ratio, self._mean, self._spread, age, np.maximum, np.exp)
+        self.time = level(self._expected, recent)
+        joules = level(self._expected * self._power, recent) / self.time
         self.power[:ON_CARD] = joules[:ON_CARD]
         known = (recent[ON_CARD:] > 0.0) * 1.0
         total = np.maximum(known.sum(axis=0), 1.0)
@@ -81,16 +90,12 @@ class Beliefs:
 
     def _of(self, place: int) -> Readings:
         count = np.maximum(self._count[place] - 1.0, 0.0)
-        mean, known = self._mean[place], count > 0.0
-        # The sum of squares of a single reading is 0 but for rounding, which may be below it.
-        squares = np.maximum(self._m2[place], 0.0) * (count > 1.0)
-        spread = np.sqrt(squares / np.maximum(count - 1.0, 1.0)) / mean
+        known, ratio = count > 0.0, self._expected[place]
         made = Readings(
-            ratio=np.where(known, self._ratio[place], 1.0),
-            j_ratio=np.where(known, self._ratio[place] * self._power[place], 1.0),
-            spread=spread,
+            ratio=np.where(known, ratio, 1.0),
+            j_ratio=np.where(known, ratio * self._power[place], 1.0),
+            spread=self._spread[place],
             count=count,
-            # A decision of batch k sees a reading of batch k - 1 as one batch old.
             age=(self._now - self._newest[place]) * known,
         )
         return made if self.time.ndim > 1 else Readings._make(map(float, made))

@@ -282,6 +282,7 @@ def test_path_costs_are_one_a_model():
             recent_j_per_token=4.0,
             n_recent=1,
             mean_length=10.0,
+            later_s_per_token=0.8,
         ),
     )
 

@@ -24,7 +24,7 @@ from ecorl.bench.physics.paper import (
     ROUNDING,
     TABLE_3,
     Against,
-    Row,
+    PaperRow,
     stream_ms,
 )
 from ecorl.devices import DeviceProfile
@@ -106,7 +106,7 @@ class Violation:
     concerns: str
 
 
-def violations(rows: Sequence[Row], found: Sequence[Check]) -> tuple[Violation, ...]:
+def violations(rows: Sequence[PaperRow], found: Sequence[Check]) -> tuple[Violation, ...]:
     """Select rows beyond their limit, a figure printed twice once, and checks that do not hold.
 
     Args:

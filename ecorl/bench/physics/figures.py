@@ -29,7 +29,7 @@ from ecorl.bench.physics.accounts import (
 )
 from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figures
 from ecorl.bench.physics.map import SIDES, BreakEvenMap, Side, params_m, params_words
-from ecorl.bench.physics.paper import LIMITS, Row
+from ecorl.bench.physics.paper import LIMITS, PaperRow
 from ecorl.bench.physics.passes import (
     BF16,
     IDLE_HIGH_W,
@@ -72,7 +72,7 @@ WHO: dict[Side, str] = {
 
 def figures(
     maps: Maps,
-    rows: Sequence[Row],
+    rows: Sequence[PaperRow],
     checks: Sequence[Check],
     broken: Sequence[Violation],
     card: DeviceProfile,
@@ -336,7 +336,7 @@ def _seldom(ranged: RangedMap, idle: RangedMap, gpu: DeviceProfile) -> list[Figu
 
 
 def _paper(
-    rows: Sequence[Row], checks: Sequence[Check], broken: Sequence[Violation]
+    rows: Sequence[PaperRow], checks: Sequence[Check], broken: Sequence[Violation]
 ) -> list[Figure]:
     """Give the paper's figures with limit and ours, and count those that cannot be true."""
     kinds, gpus = Counter(v.kind for v in broken), about_gpus(broken)

@@ -1,6 +1,6 @@
 """The EcoRL-Sched paper's card figures beside what limits them and what our model gives.
 
-Each `Row` is one printed figure of its Table 2, Table 3, figure 3 or Lemma 1, with
+Each `PaperRow` is one printed figure of its Table 2, Table 3, figure 3 or Lemma 1, with
 
 - a limit, by the least work of its reward model and one of three (`LIMITS`): what the paper itself
   prints of the design (DSPs x products a DSP x clock, board power); the bound of the silicon, by
@@ -73,7 +73,7 @@ LIMITS: dict[Against, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PaperRow:
     """One printed figure.
 
     Attributes:
@@ -211,7 +211,9 @@ Derived = tuple[float | None, float | None]
 """The limit of a printed figure, and ours; None where there is none."""
 
 
-def rows(card: DeviceProfile, gpu: DeviceProfile, declared_dsps: int | None) -> tuple[Row, ...]:
+def rows(
+    card: DeviceProfile, gpu: DeviceProfile, declared_dsps: int | None
+) -> tuple[PaperRow, ...]:
     """Set each printed figure of the card beside its limit and ours, in the order of the paper.
 
     Args:
@@ -236,7 +238,7 @@ def rows(card: DeviceProfile, gpu: DeviceProfile, declared_dsps: int | None) -> 
         why = printed["why"].format(**words)
         ends = None if own is None else _ends(printed["id"], own, gpu)
         derived_here = {"limit": limit, "why": why, "ours": own, "ours_ends": ends}
-        made.append(Row(**(printed | derived_here)))
+        made.append(PaperRow(**(printed | derived_here)))
     return tuple(made)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from ecorl.bench.physics.accounts import ACCOUNTINGS, ALWAYS, ChargingRule
 from ecorl.bench.physics.audit import Check, Violation, about_gpus, printed_figures
 from ecorl.bench.physics.map import SIDES, Side, params_m, params_words
-from ecorl.bench.physics.paper import LIMITS, Row
+from ecorl.bench.physics.paper import LIMITS, PaperRow
 from ecorl.bench.physics.passes import BF16, PRECISIONS, Precision
 from ecorl.bench.physics.ranges import Ends, RangedMap, ends_of, scoring_mfus
 from ecorl.devices import DeviceProfile, cheapest, dearest
@@ -89,7 +89,7 @@ def percent_words(ends: Ends) -> str:
     return f"{100 * ends.low:.0f} to {100 * ends.high:.0f} %"
 
 
-def paper_table(rows: Sequence[Row]) -> Table:
+def paper_table(rows: Sequence[PaperRow]) -> Table:
     """Printed figures beside their limits and ours."""
     table = Table(title="The paper's card figures (published) beside their limits and our model",
                   width=WIDTH)  # fmt: skip
@@ -250,7 +250,7 @@ def slice_table(ranged: RangedMap, side: Side, accounting: ChargingRule, mfu: fl
 
 def tables(
     ranged: RangedMap,
-    rows: Sequence[Row],
+    rows: Sequence[PaperRow],
     checks: Sequence[Check],
     broken: Sequence[Violation],
 ) -> Iterator[Table]:

@@ -34,10 +34,14 @@ time or energy, weighted."""
 
 HARD_RULE = 0.90
 """Most of the planner's score that the best rule reaches in a hard scenario."""
-RULES = (
-    "always_gpu", "always_a3", "static", "threshold", "algorithm1", "edi", "edi_queue",
-    "gain_greedy", "lookahead", "lookahead_defer", "lookahead_measured",
+TUNED = ("static", "threshold", "lookahead_probing")
+"""Rules whose choices are made for each job, on some dozens of trial runs of jobs of its kind."""
+UNTUNED = (
+    "always_gpu", "always_a3", "algorithm1", "edi", "edi_queue", "gain_greedy", "lookahead",
+    "lookahead_defer", "lookahead_measured",
 )  # fmt: skip
+"""Rules that are as they come. `lookahead_measured` is the ``lookahead`` of a run's config."""
+RULES = (*TUNED, *UNTUNED)
 """Policies without training that a run could have."""
 ORDER = (*RULES, "random", "planner_nominal", "planner", "dp")
 """Policies that are always in the comparison; trained ones stand between the rules and the last."""
@@ -158,9 +162,13 @@ class PolicyComparison:
         chosen = self.hard() if results is None else results
         return mean_share(chosen, policy, of)
 
-    def best_rule(self) -> str:
-        """Name the rule with the greatest mean score; it is picked by what it reached here."""
-        return max(RULES, key=lambda name: float(np.mean(self._means(name))))
+    def best_rule(self, rules: Sequence[str] = RULES) -> str:
+        """Name the rule with the greatest mean score; it is picked by what it reached here.
+
+        Args:
+            rules: of which.
+        """
+        return max(rules, key=lambda name: float(np.mean(self._means(name))))
 
     def gain(self, ours: str, other: str) -> Difference:
         """Compare two policies, Eq. 7 an iteration, by the means of each scenario.

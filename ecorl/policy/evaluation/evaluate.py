@@ -133,10 +133,10 @@ class _Tuned:
 
     statics: Sequence[Codes]
     thresholds: Sequence[ThresholdBaseline]
-    measured: Sequence[MeasuredLookahead]
+    probing: Sequence[MeasuredLookahead]
 
     def rules(self, i: int) -> dict[str, SimPolicy]:
-        """The rules of one scenario, in the order of `RULES`."""
+        """The rules of one scenario."""
         return {
             "always_gpu": always_gpu,
             "always_a3": always_concurrent,
@@ -148,7 +148,8 @@ class _Tuned:
             "gain_greedy": gain_greedy,
             "lookahead": lookahead,
             "lookahead_defer": lookahead_deferring,
-            "lookahead_measured": self.measured[i],
+            "lookahead_measured": MeasuredLookahead(),
+            "lookahead_probing": self.probing[i],
         }
 
 
@@ -226,10 +227,10 @@ def _tune(scenarios: Sequence[Scenario], seed: int, tell: Callable[[str, float],
     columns = [np.asarray(x)[::_N_TUNING] for x in (best.max_length, best.max_wait, best.defer)]
     thresholds = [ThresholdBaseline(*(float(c[i]) for c in columns)) for i in range(len(short))]
     tell("tuning the look-ahead by measured costs", 0.3)
-    probing = best_measured(trace, groups)
-    probes = [np.asarray(x)[::_N_TUNING] for x in (probing.probe, probing.defer)]
-    measured = [MeasuredLookahead(*(float(p[i]) for p in probes)) for i in range(len(short))]
-    return _Tuned([statics[i] for i in range(len(short))], thresholds, measured)
+    best_probes = best_measured(trace, groups)
+    probes = [np.asarray(x)[::_N_TUNING] for x in (best_probes.probe, best_probes.defer)]
+    probing = [MeasuredLookahead(*(float(p[i]) for p in probes)) for i in range(len(short))]
+    return _Tuned([statics[i] for i in range(len(short))], thresholds, probing)
 
 
 def _another(scenario: Scenario, k: int, rng: np.random.Generator) -> Scenario:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ecorl.policy.evaluation.comparison import HARD_RULE, LITTLE, PolicyComparison, ScenarioResult
+from ecorl.policy.evaluation.comparison import (
+    HARD_RULE,
+    LITTLE,
+    RULES,
+    UNTUNED,
+    PolicyComparison,
+    ScenarioResult,
+)
 from ecorl.policy.evaluation.statistics import MeanEstimate
 from ecorl.records import Provenance
 from ecorl.scheduler.features import SCORE_WORDS
@@ -24,6 +31,7 @@ TITLES = {
     "lookahead": "look-ahead",
     "lookahead_defer": "look-ahead, deferring",
     "lookahead_measured": "look-ahead, measured",
+    "lookahead_probing": "look-ahead, probing",
     "planner_nominal": "planner by the tables",
     "planner": "causal planner",
     "dp": "clairvoyant DP",
@@ -163,12 +171,14 @@ def _gained(comparison: PolicyComparison, ours: str) -> list[str]:
         "the same GPUs in a machine without cards, mean over scenarios"
     ]
     if "lookahead" in comparison.policies and len(comparison.results) > 1:
-        best = comparison.best_rule()
-        gain = comparison.gain(ours, best)
-        said.append(
-            f"{ours} against {TITLES.get(best, best)}, the best rule here: {gain.mean:+.4f} of the "
-            f"score an iteration (95 % interval over scenarios {gain.low:+.4f} to {gain.high:+.4f})"
-        )
+        for rules, what in ((RULES, "rule here"), (UNTUNED, "rule that is not tuned to the job")):
+            best = comparison.best_rule(rules)
+            gain = comparison.gain(ours, best)
+            said.append(
+                f"{ours} against {TITLES.get(best, best)}, the best {what}: {gain.mean:+.4f} of "
+                f"the score an iteration (95 % interval over scenarios {gain.low:+.4f} to "
+                f"{gain.high:+.4f})"
+            )
     return said
 
 

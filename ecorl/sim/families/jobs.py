@@ -39,6 +39,11 @@ TABLE_ERROR = 0.3
 SEEN = Divergence(reading_noise=0.03, report_lag=1, report_noise=0.2)
 """What a run sees of a job that costs what its tables say."""
 
+NOISE, CPU_NOISE = (0.01, 0.1), (0.05, 0.4)
+"""Scatter of readings, a share, drawn once a job: of GPUs, where stages take seconds, and of
+processors, where they take milliseconds and other programs run beside them. Invented; stages of
+small models on a processor were seen to scatter by a tenth to a half."""
+
 Diverging = Callable[[np.random.Generator, bool], Divergence]
 
 
@@ -67,8 +72,8 @@ def wrong_table_scenarios(seed: int, n: int, *, held_out: bool = False) -> list[
 def drift_scenarios(seed: int, n: int, *, held_out: bool = False) -> list[Scenario]:
     """Jobs whose tables are off and whose costs change while they run.
 
-    In training other tenants slow the cards and clocks wander; kept out are longer stays, tenants
-    on the GPUs as well, and answers that grow.
+    In training other tenants slow the cards, the GPUs in every other job by a little as well, and
+    clocks wander; kept out are longer stays, tenants who slow the GPUs more, and answers that grow.
 
     Args:
         seed: of the draw.
@@ -92,7 +97,9 @@ def _drifting(rng: np.random.Generator, held_out: bool) -> Divergence:
         spell=float(rng.uniform(8.0, 20.0)),
     )
     if not held_out:
-        return made
+        share = float(rng.uniform(0.1, 0.3)) if rng.random() < 0.5 else 0.0
+        slow = float(rng.uniform(1.1, 1.4)) if share else 1.0
+        return replace(made, gpu_contention=share, gpu_contention_slow=slow)
     return replace(
         made,
         spell=float(rng.uniform(15.0, 35.0)),
@@ -107,10 +114,16 @@ def _drawn(name: str, seed: int, n: int, diverging: Diverging, held_out: bool) -
     found: list[Scenario] = []
     while len(found) < n:
         job = _job(rng, f"{name}-{len(found)}", held_out)
-        job = replace(job, divergence=diverging(rng, held_out))
+        made = replace(diverging(rng, held_out), reading_noise=_noise(rng, job))
+        job = replace(job, divergence=made)
         if is_priced(job):
             found.append(job)
     return found
+
+
+def _noise(rng: np.random.Generator, job: Scenario) -> float:
+    on_cpu = profile_of(job.gpu).kind is DeviceKind.CPU
+    return float(rng.uniform(*(CPU_NOISE if on_cpu else NOISE)))
 
 
 def _job(rng: np.random.Generator, name: str, held_out: bool) -> Scenario:
@@ -229,8 +242,10 @@ def real_pairs(*, diverging: Divergence = SEEN) -> list[Scenario]:
     tiny = dict.fromkeys(Stage, "15m")
     grpo = {"algorithm": Algorithm.GRPO}
     later = {"off_policy": True}
+    noisy = replace(diverging, reading_noise=max(diverging.reading_noise, sum(CPU_NOISE) / 2))
     cpu = {"gpu": cpu_profile(16), "n_gpus": 1, "n_cards": 1, "sizes": tiny, "prompt_length": 64.0}
     short = {"n_rows": 64, "max_length": 256.0, "length_scale": 0.1} | common
+    short |= {"divergence": noisy}
     made = (
         ("h100x8+l4x4", {"n_gpus": 8, "card": "l4", "n_cards": 4} | big),
         ("h100x8+l4x8-async", {"n_gpus": 8, "card": "l4", "n_cards": 8} | later | big),

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
-from ecorl.records import Stage
+from ecorl.records import EdiReading, Provenance, Stage
 from ecorl.scheduler.measured import UNREAD
 from ecorl.sim.beliefs import Beliefs
 from ecorl.sim.divergence import EXACT, Divergence
@@ -130,6 +131,39 @@ def test_the_first_reading_counts_in_nothing_and_later_ones_are_followed():
     assert (on_card.ratio, on_card.j_ratio, on_card.count) == pytest.approx((2.0, 3.0, 20.0))
     assert on_card.spread == pytest.approx(0.0, abs=1e-9)
     assert beliefs.power[CARD_POWER] == pytest.approx(1.5, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_from_the_same_readings_it_believes_what_a_run_believes(seed):
+    """A run keeps them in its EDI matrix, the simulator in arrays."""
+    rng = np.random.default_rng(seed)
+    beliefs, matrix = Beliefs(()), EdiMatrix()
+    place, n_tokens, table_s, table_w = CARD_PLACE[Stage.REWARD], 1000, 2.0, 50.0
+    for batch in range(60):
+        used, time, power = np.zeros(N_TIMES), np.ones(N_TIMES), np.ones(N_POWERS)
+        if rng.random() < (0.9 if batch % 20 < 10 else 0.1):
+            used[place], time[place] = 1.0, rng.lognormal(0.3 * (batch > 30), 0.2)
+            power[CARD_POWER] = rng.lognormal(0.0, 0.1)
+            time_s = table_s * time[place]
+            energy_j = time_s * table_w * power[CARD_POWER]
+            reading = EdiReading(
+                Stage.REWARD, "card", energy_j, n_tokens, energy_j / n_tokens, Provenance.MEASURED,
+                time_s, n_sequences=10, batch=batch,
+            )  # fmt: skip
+            matrix.update(reading)
+        beliefs.read(used, time, power)
+        found = matrix.path_costs("card", batch + 1, on_card=True)
+        _, on_card = beliefs.readings(Stage.REWARD)
+        if not found or not found[0].n_recent:
+            assert on_card.count == 0.0
+            continue
+        (cost,) = found
+        assert (cost.n_recent, cost.age) == (on_card.count, on_card.age)
+        assert cost.spread == pytest.approx(on_card.spread, abs=1e-9)
+        assert cost.expected_s_per_token == pytest.approx(on_card.ratio * table_s / n_tokens)
+        # Recent means of energy and of power times that of time differ where both scatter.
+        j_ratio = cost.expected_j_per_token * n_tokens / (table_s * table_w)
+        assert j_ratio == pytest.approx(on_card.j_ratio, rel=0.1)
 
 
 def test_a_single_reading_has_no_spread_whatever_its_rounding():

@@ -16,7 +16,7 @@ from ecorl.bench.physics.paper import (
     DSPS,
     LIMITS,
     TABLE_3,
-    Row,
+    PaperRow,
     array_ops_per_s,
     least_work,
     rows,
@@ -144,7 +144,7 @@ def test_what_has_no_limit_is_neither_flagged_nor_given_one(printed):
      ("at least", 5.0, 2.0, True), ("at least", 20.0, 0.5, False)],
 )  # fmt: skip
 def test_beyond_goes_the_right_way(sense, published, beyond, flagged):
-    row = Row("x", "Table", "x", "1", published, 10.0, "so", None, sense)
+    row = PaperRow("x", "Table", "x", "1", published, 10.0, "so", None, sense)
     assert row.beyond(row.limit) == pytest.approx(beyond)
     assert row.flagged is flagged
 

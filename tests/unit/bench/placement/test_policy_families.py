@@ -51,10 +51,23 @@ def test_the_gain_is_over_the_best_rule_and_its_lower_end_carries_the_target():
     assert gain.value == pytest.approx(0.01)
     assert gain.spread["best_rule"] == "lookahead"
     assert found["policy.gain_vs_best_rule_drift_low"].holds is True
+    untuned = found["policy.gain_vs_untuned_drift"]
+    assert (untuned.spread["best_rule"], untuned.holds) == ("lookahead", None)
     worse = by_id(families.gains("drift", comparison(ours=0.009)))
     assert worse["policy.gain_vs_best_rule_drift_low"].holds is False
     elsewhere = by_id(families.gains("mixed", comparison(ours=0.009)))
     assert elsewhere["policy.gain_vs_best_rule_mixed_low"].holds is True
+
+
+def test_a_tuned_rule_is_no_rule_as_it_comes():
+    tuned = comparison()
+    for result in tuned.results:
+        result.scores["static"] = scores(0.03)
+    found = by_id(families.gains("drift", tuned))
+    assert found["policy.gain_vs_best_rule_drift"].spread["best_rule"] == "static"
+    assert found["policy.gain_vs_best_rule_drift"].value == pytest.approx(-0.008)
+    assert found["policy.gain_vs_untuned_drift"].spread["best_rule"] == "lookahead"
+    assert found["policy.gain_vs_untuned_drift"].value == pytest.approx(0.01)
 
 
 def test_the_share_of_the_planner_counts_only_what_gains():
