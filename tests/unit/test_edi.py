@@ -397,6 +397,7 @@ def test_path_costs_say_how_sure_and_how_old_they_are():
         Stage.REWARD, cell.mean_time_s_per_token, cell.mean_j_per_token, 4, Provenance.MEASURED,
         recent_s_per_token=cell.recent_s_per_token, recent_j_per_token=cell.recent_j_per_token,
         n_recent=3, spread=cell.spread, age=5, mean_length=5.0, on_card=True,
+        later_s_per_token=cell.later_s_per_token,
     )  # fmt: skip
     assert [matrix.path_costs("gpu", batch)[0].age for batch in (None, 2, 3, 4)] == [0, 0, 0, 1]
 
@@ -409,6 +410,7 @@ def test_variants_are_pooled_by_their_readings():
     (cost,) = matrix.path_costs("gpu")
     assert cost.n_recent == 3
     assert cost.recent_s_per_token == pytest.approx((0.2 * 2 + 0.5) / 3)
+    assert cost.later_s_per_token == cost.recent_s_per_token
     assert cost.spread == pytest.approx(math.sqrt(0.02) / 0.3)
 
 
@@ -498,6 +500,7 @@ def test_a_path_cost_of_times_alone_has_no_energy():
         Stage.REWARD, pytest.approx(0.375), None, 4, Provenance.MEASURED,
         recent_s_per_token=times.recent_s_per_token, recent_j_per_token=None, n_recent=3,
         spread=times.spread, age=5, mean_length=5.0, on_card=True,
+        later_s_per_token=times.later_s_per_token,
     )  # fmt: skip
     assert matrix.path_costs("u55c") == ()
 

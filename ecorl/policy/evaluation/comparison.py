@@ -34,15 +34,16 @@ time or energy, weighted."""
 
 HARD_RULE = 0.90
 """Most of the planner's score that the best rule reaches in a hard scenario."""
-TUNED = ("static", "threshold", "lookahead_probing")
-"""Rules whose choices are made for each job, on some dozens of trial runs of jobs of its kind."""
-UNTUNED = (
-    "always_gpu", "always_a3", "algorithm1", "edi", "edi_queue", "gain_greedy", "lookahead",
-    "lookahead_defer", "lookahead_measured",
+RULES = (
+    "always_gpu", "always_a3", "static", "threshold", "algorithm1", "edi", "edi_queue",
+    "gain_greedy", "lookahead", "lookahead_defer", "lookahead_measured", "lookahead_probing",
 )  # fmt: skip
-"""Rules that are as they come. `lookahead_measured` is the ``lookahead`` of a run's config."""
-RULES = (*TUNED, *UNTUNED)
-"""Policies without training that a run could have."""
+"""Policies without training that a run could have; `lookahead_measured` is the ``lookahead`` of its
+config."""
+TUNED = ("static", "threshold", "lookahead_probing")
+"""Those of them whose choices are made for each job, on trial runs of jobs of its kind."""
+UNTUNED = tuple(name for name in RULES if name not in TUNED)
+"""Those that are as they come."""
 ORDER = (*RULES, "random", "planner_nominal", "planner", "dp")
 """Policies that are always in the comparison; trained ones stand between the rules and the last."""
 

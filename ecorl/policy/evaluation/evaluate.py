@@ -136,7 +136,7 @@ class _Tuned:
     probing: Sequence[MeasuredLookahead]
 
     def rules(self, i: int) -> dict[str, SimPolicy]:
-        """The rules of one scenario."""
+        """The rules of one scenario, in the order of `RULES`."""
         return {
             "always_gpu": always_gpu,
             "always_a3": always_concurrent,

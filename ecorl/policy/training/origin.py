@@ -28,7 +28,7 @@ from ecorl.stages import Work
 FIGURES = "figures"
 """Key of a policy's record under which the digest stands."""
 
-N_SAMPLED = 32
+N_SAMPLED = 40
 """Scenarios of the sample. Those of ``roofline`` are of every family of the training pool; their
 tables take some seconds to compute."""
 
