@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,6 +52,8 @@ class Watch:
 
     Compares `_SAMPLES` values of every floating-point tensor, bit for bit. Counters that torch
     keeps of in-place changes would not do: a refresh through ``.data`` leaves them as they are.
+    An iteration waits for this, so the values are looked up once, and again where a tensor has
+    moved.
 
     Args:
         model: the trainer's model, as it was when the engine loaded it.
@@ -58,6 +61,8 @@ class Watch:
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self._places: list[tuple[int, int, torch.dtype]] = []
+        self._views: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
         self._loaded = self._sample()
 
     def same(self, model: Any) -> bool:
@@ -66,18 +71,35 @@ class Watch:
             return False
         now = self._sample()
         return now.keys() == self._loaded.keys() and all(
-            torch.equal(values, self._loaded[device]) for device, values in now.items()
+            torch.equal(values, self._loaded[kind]) for kind, values in now.items()
         )
 
-    def _sample(self) -> dict[torch.device, torch.Tensor]:
-        """Sampled values by device, in one float32 tensor each."""
-        found: dict[torch.device, list[torch.Tensor]] = {}
-        for tensor in (*self._model.parameters(), *self._model.buffers()):
-            if tensor.is_floating_point() and tensor.numel():
-                flat = tensor.detach().reshape(-1)
-                values = flat[:: max(1, flat.numel() // _SAMPLES)]
-                found.setdefault(tensor.device, []).append(values.float())
-        return {device: torch.cat(values) for device, values in found.items()}
+    def _sample(self) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
+        """Sampled values by device and dtype, in one tensor each."""
+        tensors = [
+            tensor
+            for tensor in (*self._model.parameters(), *self._model.buffers())
+            if tensor.is_floating_point() and tensor.numel()
+        ]
+        places = [(t.data_ptr(), t.numel(), t.dtype) for t in tensors]
+        # Views keep their memory, so no other tensor can have taken its place unnoticed.
+        if places != self._places:
+            self._places, self._views = places, {}
+            for tensor in tensors:
+                kind = tensor.device, tensor.dtype
+                self._views.setdefault(kind, []).append(_spread_out(tensor.detach()))
+        return {
+            kind: torch.cat([view.reshape(-1) for view in views])
+            for kind, views in self._views.items()
+        }
+
+
+def _spread_out(tensor: torch.Tensor) -> torch.Tensor:
+    """View about `_SAMPLES` values of a tensor, evenly spread over it."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)[:: max(1, tensor.numel() // _SAMPLES)]
+    along = math.ceil(_SAMPLES ** (1 / tensor.dim()))  # values along each dimension
+    return tensor[tuple(slice(None, None, max(1, size // along)) for size in tensor.shape)]
 
 
 class FrozenModels:
