@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,9 @@ from ecorl.bench.placement.busy_core import BusyCore
 from ecorl.bench.placement.live import (
     CLAIM,
     LEARNED,
-    POLICIES,
     ContentionSchedule,
     LiveBench,
+    arms_of,
     cores_gap,
     live_figures,
     missing_figures,
@@ -88,6 +88,12 @@ class _Begins(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         return control
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--full", action="store_true", help="policies are trained twice, and for longer"
+    )
+
+
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     """Train with each policy in turn."""
     why = cores_gap()
@@ -96,16 +102,19 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     n_rounds, n_tuning, schedule = (
         (2, 2, ContentionSchedule(4)) if options.quick else (100, 2, ContentionSchedule(12))
     )
+    policies = arms_of(again=options.full)
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-live-") as text, _own_affinity():
         folder, (trainer_core, engine_core) = Path(text), own_cores()
-        with BusyCore(engine_core, LIFE_S) as busy, quiet(), _arms(folder) as arms:
+        with BusyCore(engine_core, LIFE_S) as busy, quiet(), _arms(folder, policies) as arms:
             n_engines = take_cores(trainer_core, engine_core)
             bench = LiveBench(arms, schedule, busy)
             bench.warm_up(N_PROFILING + 4)
-            blocks = bench.measure(n_rounds, n_tuning, TimeBox(options.box_s or 60.0))
-        shares = {name: offloaded_shares(folder / name) for name in POLICIES}
+            blocks = bench.measure(
+                n_rounds, n_tuning, TimeBox(options.box_s or (240.0 if options.full else 30.0))
+            )
+        shares = {name: offloaded_shares(folder / name) for name in policies}
     config: dict[str, object] = {
-        "policies": {name: dict(table) for name, table in POLICIES.items()},
+        "policies": {name: dict(table) for name, table in policies.items()},
         "best_static": blocks.best,
         "claim": CLAIM,
         "steps_per_block": schedule.n_steps,
@@ -132,13 +141,16 @@ def _own_affinity() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _arms(folder: Path) -> Iterator[dict[str, Turns]]:
+def _arms(folder: Path, policies: Mapping[str, Mapping[str, object]]) -> Iterator[dict[str, Turns]]:
     """A training for each policy, attached and ready for its first turn; all end with the block."""
     _write_task(folder)
     write_wrong_profile(folder / "second_core.toml")
     with contextlib.ExitStack() as stack:
         # All are made before the first one trains: what they do at once is not safe in threads.
-        trainers = {n: _trainer(_config(folder, n), folder / n, stack) for n in POLICIES}
+        trainers = {
+            name: _trainer(_config(folder, name, policy), folder / name, stack)
+            for name, policy in policies.items()
+        }
         arms = {}
         for name, trainer in trainers.items():
             arms[name] = Turns(partial(_train, trainer))
@@ -163,8 +175,8 @@ def _train(trainer: Any, turns: Turns) -> None:
     trainer.train()
 
 
-def _config(folder: Path, name: str) -> Config:
-    is_fixed = POLICIES[name]["type"] == "static"
+def _config(folder: Path, name: str, policy: Mapping[str, object]) -> Config:
+    is_fixed = policy["type"] == "static"
     return validate_config(
         {
             "name": name,
@@ -186,7 +198,7 @@ def _config(folder: Path, name: str) -> Config:
                 "log_every": 1_000_000,
             },
             "placement": {
-                "policy": dict(POLICIES[name]),
+                "policy": dict(policy),
                 "energy_margin": 9.0,  # time is what is compared: joules refuse nothing
                 "n_profiling": N_PROFILING,
                 "profile_both_paths": not is_fixed,
@@ -236,4 +248,4 @@ def _llama(tokenizer: Any, *, hidden_size: int, n_layers: int, **more: Any) -> L
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("placement_live", measure))
+    sys.exit(run_benchmark("placement_live", measure, options=add_options))

@@ -27,7 +27,9 @@ def say(text: str) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--full", action="store_true", help="all scenarios, hours on two cores")
+    parser.add_argument(
+        "--full", action="store_true", help="all scenarios, a quarter of an hour on two cores"
+    )
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:

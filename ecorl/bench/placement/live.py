@@ -3,6 +3,9 @@
 The second device is the torch engine in processes of their own, all on one core. A process of ours
 takes half of that core in some steps of each block and leaves it alone in the others. The profile
 by which policies expect the device is wrong on purpose. Blocks of the policies alternate.
+
+Two trainings of one policy differ by some per cent in one process: their weights lie elsewhere in
+memory. So what is compared may be trained twice, and how far two of the same differ stands beside.
 """
 
 from __future__ import annotations
@@ -39,6 +42,20 @@ POLICIES: Mapping[str, Mapping[str, object]] = {
     STATICS[1]: {"type": "static", **ON_CARD},
 }
 """Tables ``[placement.policy]`` of the arms."""
+
+_AGAIN = "_again"
+"""What the name of an arm ends with that trains by the policy of another one."""
+
+
+def arms_of(again: bool) -> dict[str, Mapping[str, object]]:
+    """Policies by the name of their arm.
+
+    Args:
+        again: whether those that stay on the host or learn are trained twice.
+    """
+    twice = (LEARNED, STATICS[0]) if again else ()
+    return {**POLICIES, **{f"{name}{_AGAIN}": POLICIES[name] for name in twice}}
+
 
 LIMIT = 1.02
 """A step may take two per cent longer than with the best fixed placement."""
@@ -200,7 +217,8 @@ class LiveBench:
             for name in order:
                 tuning[name].append(self._block_s(name))
         best = min(STATICS, key=lambda name: statistics.fmean(tuning[name]))
-        step_s: dict[str, list[float]] = {name: [] for name in (LEARNED, best, LOOKAHEAD)}
+        names = (LEARNED, best, LOOKAHEAD, f"{LEARNED}{_AGAIN}", f"{best}{_AGAIN}")
+        step_s: dict[str, list[float]] = {name: [] for name in names if name in self._arms}
         for order in balanced_order(list(step_s), n_rounds, box):
             for name in order:
                 step_s[name].append(self._block_s(name))
@@ -245,13 +263,14 @@ def live_figures(blocks: LiveBlocks) -> list[Figure]:
     Args:
         blocks: as they were measured.
     """
-    best_s = blocks.step_s[blocks.best]
-    ratios = {name: round_ratios(blocks.step_s[name], best_s) for name in (LEARNED, LOOKAHEAD)}
+    best_s = _rounds_s(blocks, blocks.best)
+    ratios = {name: round_ratios(_rounds_s(blocks, name), best_s) for name in (LEARNED, LOOKAHEAD)}
     note = f"over {blocks.best}, block means of one round, median of the rounds"
     return [
         _ratio("policy.live_step_ratio", ratios[LEARNED], f"learned {note}"),
         _high(ratios[LEARNED]),
         _ratio("policy.live_lookahead_ratio", ratios[LOOKAHEAD], f"lookahead {note}"),
+        _again(blocks),
         _disturbance(blocks),
         Figure(
             "policy.live_static_step_s", median(best_s), "s", MEASURED, spread_of(best_s), None,
@@ -270,6 +289,7 @@ def missing_figures(why: str) -> list[Figure]:
         missing("policy.live_step_ratio", "1", why),
         missing("policy.live_step_ratio_high", "1", why, Target(high=LIMIT)),
         missing("policy.live_lookahead_ratio", "1", why),
+        missing("policy.live_again_ratio", "1", why),
         missing("policy.live_host_disturbance", "1", why),
         missing("policy.live_static_step_s", "s", why),
     ]
@@ -277,6 +297,24 @@ def missing_figures(why: str) -> list[Figure]:
 
 def _ratio(id: str, ratios: Sequence[float], note: str) -> Figure:
     return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), None, note)
+
+
+def _rounds_s(blocks: LiveBlocks, name: str) -> list[float]:
+    """Mean step of a policy in each round, s, over its trainings."""
+    found = [blocks.step_s[arm] for arm in (name, f"{name}{_AGAIN}") if arm in blocks.step_s]
+    return [statistics.fmean(of_round) for of_round in zip(*found, strict=True)]
+
+
+def _again(blocks: LiveBlocks) -> Figure:
+    """How far two trainings of the same policy are apart."""
+    id, again = "policy.live_again_ratio", f"{blocks.best}{_AGAIN}"
+    if again not in blocks.step_s:
+        return missing(id, "1", f"{blocks.best} was trained once")
+    ratios = round_ratios(blocks.step_s[again], blocks.step_s[blocks.best])
+    note = (
+        f"{blocks.best} over itself, trained twice side by side: what a ratio means nothing below"
+    )
+    return _ratio(id, ratios, note)
 
 
 def _disturbance(blocks: LiveBlocks) -> Figure:
