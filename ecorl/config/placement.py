@@ -129,7 +129,7 @@ class PlacementConfig(Model):
     profile_both_paths: StrictBool = Field(
         False,
         description="in these first batches every other one stays where your framework computes, "
-        "so that both sides are seen",
+        "so that both sides are seen; with lookahead and learned the rest leaves",
     )
     edi_alpha: StrictFloat = Field(
         0.05,

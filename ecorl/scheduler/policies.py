@@ -335,8 +335,10 @@ def build_policy(
     policy = _chosen(config, setting)
     if not config.profile_both_paths:
         return policy
-    # A rule that is fixed in the config decides on its own; a learned policy wants to see both.
-    explores = isinstance(config.policy, LearnedPolicyConfig)
+    # A rule that is fixed in the config decides on its own; one that prices by what was measured
+    # wants to see both.
+    measures = isinstance(config.policy, LookaheadPolicyConfig) and config.policy.measured
+    explores = measures or isinstance(config.policy, LearnedPolicyConfig)
     return Profiling(policy, config.n_profiling, explores=explores)
 
 

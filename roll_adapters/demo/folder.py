@@ -61,9 +61,10 @@ beta = 0.04
 [placement]
 n_profiling = 30                # the first half of the steps takes both sides in turn, ...
 profile_both_paths = true
+energy_margin = 0.0             # an offload may cost no more joules than staying
 
 [placement.policy]
-type = "learned"                # ... then this decides by what was measured
+type = "lookahead"              # ... then this decides by what was measured
 
 [engine.offload]
 type = "fpga"                   # a simulated card

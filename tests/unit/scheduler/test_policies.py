@@ -240,6 +240,18 @@ def test_profiling_alternates_where_several_steps_train_on_one_batch(make_state,
     assert seen == [gpu, card, gpu, card, card, card]
 
 
+def test_a_lookahead_that_goes_by_what_was_measured_sees_both_paths(make_state):
+    state = make_state(Stage.REWARD)
+    dear = profiled(4, type="lookahead", energy_weight=1.0, time_weight=0.0)
+    by_table = profiled(4, type="lookahead", energy_weight=1.0, time_weight=0.0, measured=False)
+    own = action_at(by_table, state, 9, 8)
+    assert [action_at(dear, state, i + 1, i) for i in range(5)] == [
+        Action.GPU, Action.CONCURRENT, Action.GPU, Action.CONCURRENT, own,
+    ]  # fmt: skip
+    assert [action_at(by_table, state, i + 1, i) for i in (1, 3)] == [own, own]
+    assert own is Action.GPU  # by the profiles a card does not pay here
+
+
 def test_profiling_leaves_stages_that_stay_to_the_policy(make_state):
     policy = profiled(4, type="static", reward="concurrent")
     assert "profiling" in policy.propose(make_state(Stage.REWARD)).reason
