@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _GPUS = ", ".join(names_of_kind(DeviceKind.GPU, DeviceKind.CPU))
 _CARDS = ", ".join(
-    n for n in names_of_kind(DeviceKind.FPGA) if not missing_card_figures(load_profile(n))
+    [
+        *(n for n in names_of_kind(DeviceKind.FPGA) if not missing_card_figures(load_profile(n))),
+        *names_of_kind(DeviceKind.GPU, DeviceKind.CPU),
+    ]
 )
 _SIZES = ", ".join(MODEL_SIZES)
 _ALGORITHMS = ", ".join(map(str, Algorithm))
@@ -61,7 +64,7 @@ _Card = Annotated[
     typer.Option(
         metavar="PROFILE",
         show_default="u55c",
-        help=f"Card to offload to: {_CARDS}, or a profile's file.",
+        help=f"Card, or other second device, to offload to: {_CARDS}, or a profile's file.",
     ),
 ]
 _NCards = Annotated[
@@ -241,7 +244,7 @@ def _table(found: Sequence[PlanRow]) -> list[str]:
 
 
 def _range_words(ends: PlanRange, possible: bool) -> str:
-    """What the intervals of the GPUs' figures leave open; `possible`: the cards can be used."""
+    """What the intervals of the figures leave open; `possible`: the cards can be used."""
     from ecorl.report.render.numbers import duration, joules
 
     least, most = (
@@ -257,9 +260,9 @@ def _range_words(ends: PlanRange, possible: bool) -> str:
         )
         said = f" Whether offloading pays hangs on them: its gain by the score is {gains}."
     return (
-        "Some of the GPUs' figures are assumed or fitted and have intervals. With all of them at "
-        f"the ends where work costs least, an iteration without cards takes {least}; where most, "
-        f"{most}.{said}"
+        "Some of the devices' figures are assumed or fitted and have intervals. With all of them "
+        "at the ends where work costs least on the GPUs and most on the cards, an iteration "
+        f"without cards takes {least}; at the others, {most}.{said}"
     )
 
 

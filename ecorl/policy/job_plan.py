@@ -46,7 +46,8 @@ class PlannedJob:
     """The job of a plan, by names and numbers that a person types.
 
     Attributes:
-        gpu, n_gpus, card, n_cards: profile names (or files), and how many.
+        gpu, n_gpus, card, n_cards: profile names (or files), and how many; a card is the second
+            device, of any kind.
         policy_model, inference_model: sizes of actor and reference, and of reward and critic;
             under ``paper``, whose reference has the smaller size, of the actor and of the others.
         algorithm: of the trainer; None: `RUN_ALGORITHMS`.
@@ -147,10 +148,11 @@ class PlannedJob:
         """The cards' missing figures would only keep the work on the GPUs, without a word."""
         roofline = self.calibration == "roofline"
         gpu = chosen_profile("plan.gpu", self.gpu, DeviceKind.GPU, DeviceKind.CPU)
-        card = chosen_profile("plan.card", self.card, DeviceKind.FPGA)
+        card = chosen_profile("plan.card", self.card, *DeviceKind)
         _check_figures("plan.gpu", self.gpu, missing_gpu_figures(gpu) if roofline else [])
         if self.n_cards:
-            needed = ("idle_w", *(CARD_FIGURES if roofline else ()))
+            priced = CARD_FIGURES if card.kind is DeviceKind.FPGA else missing_gpu_figures(card)
+            needed = ("idle_w", *(priced if roofline else ()))
             _check_figures("plan.card", self.card, [k for k in needed if card.get(k) is None])
 
 
@@ -263,7 +265,10 @@ def planned(
 
 @dataclass(frozen=True, slots=True)
 class PlanRange:
-    """An iteration with the GPUs' figures at the ends of their intervals, all at once.
+    """An iteration with the devices' figures at the ends of their intervals, all at once.
+
+    Where work costs least on the GPUs it costs most on the cards, and the other way round: the
+    gain of offloading lies between.
 
     Attributes:
         cheap, dear: the iteration on the GPUs alone, without cards.
@@ -282,19 +287,19 @@ class PlanRange:
 
 
 def plan_range(scenario: Scenario, *, n_seeds: int = 4) -> PlanRange | None:
-    """What the intervals of the GPUs' figures leave open; None where they have none.
+    """What the intervals of the devices' figures leave open; None where they have none.
 
     Args:
         scenario: the job.
         n_seeds: episodes.
     """
-    gpu = scenario.setting.gpu
-    ends = cheapest(gpu), dearest(gpu)
-    if scenario.calibration != "roofline" or ends[0] == gpu == ends[1]:
+    gpu, card = scenario.setting.gpu, scenario.setting.card
+    ends = (cheapest(gpu), dearest(card)), (dearest(gpu), cheapest(card))
+    if scenario.calibration != "roofline" or ends[0] == (gpu, card) == ends[1]:
         return None
     found = []
-    for end in ends:
-        moved = replace(scenario, gpu=end)
+    for gpu_end, card_end in ends:
+        moved = replace(scenario, gpu=gpu_end, card=card_end)
         trace = draw_trace([moved] * n_seeds, np.random.default_rng(_SEED))
         idle, planner = (
             _row(name, trace, policy)

@@ -37,6 +37,26 @@ def test_offloading_may_hang_on_where_in_the_intervals_the_figures_lie(scenario)
     assert ends.dear_gain > 0.1
 
 
+@pytest.mark.parametrize("card", ["l4", "host_cpu", "a100_sxm"])
+def test_any_device_may_be_the_second_one(card):
+    (made,) = replace(JOB, card=card, gpu="h100_sxm").scenarios(3).values()
+    assert made.setting.card.name == card
+    bare, idle, *_ = job_plan.planned(made, None, n_seeds=1)
+    assert idle.energy_j > bare.energy_j
+    ends = job_plan.plan_range(made, n_seeds=1)
+    assert ends.cheap_gain <= ends.dear_gain + 1e-9
+
+
+def test_a_second_device_s_own_intervals_count(scenario):
+    gpu = load_profile("l4")
+    figures = {key: replace(f, low=None, high=None) for key, f in gpu.figures.items()}
+    sure = replace(gpu, figures=figures)
+    assert job_plan.plan_range(replace(scenario, gpu=sure)) is None
+    ends = job_plan.plan_range(replace(scenario, gpu=sure, card=gpu), n_seeds=1)
+    assert ends.cheap.time_s == ends.dear.time_s  # without cards
+    assert ends.cheap_gain <= ends.dear_gain
+
+
 def test_without_intervals_there_is_nothing_to_tell(scenario):
     bare = load_profile("l4")
     figures = {key: replace(f, low=None, high=None) for key, f in bare.figures.items()}
