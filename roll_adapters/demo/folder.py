@@ -61,10 +61,11 @@ beta = 0.04
 [placement]
 n_profiling = 30                # the first half of the steps takes both sides in turn, ...
 profile_both_paths = true
-energy_margin = 0.0             # an offload may cost no more joules than staying
 
 [placement.policy]
 type = "lookahead"              # ... then this decides by what was measured
+energy_weight = 1.0             # joules alone; with time_weight above 0 seconds count as well
+time_weight = 0.0
 
 [engine.offload]
 type = "fpga"                   # a simulated card
