@@ -309,7 +309,7 @@ class PathCost:
         recent_s, mean_s = self.recent_s_per_token, self.later_s_per_token
         if recent_s is None or not mean_s:
             return recent_s
-        return float(expected(recent_s, mean_s, self.spread, self.age))
+        return expected(recent_s, mean_s, self.spread, self.age)
 
     @property
     def expected_j_per_token(self) -> float | None:

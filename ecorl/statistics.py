@@ -53,18 +53,11 @@ def recent_weight(n: Any, maximum: Callable[..., Any] = max) -> Any:
     return maximum(1.0 / n, RECENT_ALPHA)
 
 
-_SCATTER = RECENT_ALPHA / (2.0 - RECENT_ALPHA)
+SCATTER_SHARE = RECENT_ALPHA / (2.0 - RECENT_ALPHA)
 """Variance of a recent mean over that of the readings in it, where these are independent."""
 
 
-def expected(
-    recent: Any,
-    mean: Any,
-    spread: Any,
-    age: Any,
-    maximum: Callable[..., Any] = max,
-    exp: Callable[..., Any] = math.exp,
-) -> Any:
+def expected(recent: float, mean: float, spread: float, age: float) -> float:
     """Compute what the next reading is expected to be: between the mean of all and the recent one.
 
     The recent mean stands apart from that of all readings where something has changed, and by
@@ -75,17 +68,14 @@ def expected(
     reading: a path that was slow when it was last used must not be avoided for ever on that ground.
 
     Args:
-        recent: recent mean; a float or an array, as all of these.
+        recent: recent mean.
         mean: plain mean of the same readings.
         spread: their standard deviation over their mean, 0 or more.
         age: batches since the newest of them; 1: it was read in the batch before.
-        maximum: the larger of two; `numpy.maximum` for arrays.
-        exp: the exponential function; `numpy.exp` for arrays.
     """
-    off = recent - mean
-    by_chance = _SCATTER * (spread * mean) ** 2
-    kept = maximum(0.0, 1.0 - by_chance / maximum(off * off, _TINY))
-    return mean + off * kept * exp(-maximum(0.0, age - 1.0) / FADING_BATCHES)
-
-
-_TINY = 1e-300
+    off, scatter = recent - mean, spread * mean
+    by_chance = SCATTER_SHARE * scatter * scatter
+    if off * off <= by_chance:
+        return mean
+    kept = off - by_chance / off
+    return mean + (kept if age <= 1.0 else kept * math.exp((1.0 - age) / FADING_BATCHES))

@@ -158,7 +158,7 @@ class MeasuredLevels:
         columns, lengths, n_recent = PATH_COLUMNS[place], self._lengths, cost.n_recent
         length = lengths[len(lengths) // 2]
         if n_recent:
-            time_s, energy_j = cost.expected_s_per_token or 0.0, cost.expected_j_per_token
+            time_s, energy_j = _figures(cost, n_recent)
             told = cost.mean_length
             if told:
                 last = lengths[-1]
@@ -231,7 +231,11 @@ def _figures(cost: PathCost, n_recent: int) -> tuple[float, float | None]:
         n_recent: readings behind what is expected; 0: the plain means count.
     """
     if n_recent:
-        return cost.expected_s_per_token or 0.0, cost.expected_j_per_token
+        # A decision waits for this: `expected_j_per_token` would ask for the time once more.
+        time_s, recent_s, energy_j = (
+            cost.expected_s_per_token or 0.0, cost.recent_s_per_token, cost.recent_j_per_token,
+        )  # fmt: skip
+        return time_s, energy_j * time_s / recent_s if energy_j and recent_s else energy_j
     return cost.time_s_per_token, cost.energy_j_per_token
 
 

@@ -48,7 +48,7 @@ OUTPUTS = {
             (r"^- On the calls that it took", 3),
             (r"^  # time measured, energy", 5),
             (r"^  # time modelled, energy", 4),
-            (r"^  reward +\d+ x host: e.g.", 2),
+            (r"^  reward +\d+ x host: e.g.", 3),
         ),
     ),
     "validate": Output("ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl"),

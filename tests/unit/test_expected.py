@@ -41,14 +41,6 @@ def test_what_scatter_alone_gives_a_recent_mean_says_nothing():
     assert 1.0 < expected(1.0 + 1.01 * by_chance, 1.0, 0.5, 1.0) < 1.01
 
 
-def test_arrays_have_the_figures_of_floats():
-    rng = np.random.default_rng(0)
-    recent, mean, spread, age = rng.uniform(0.0, 3.0, (4, 50)) + 0.1
-    together = expected(recent, mean, spread, age, np.maximum, np.exp)
-    alone = [expected(*map(float, row)) for row in zip(recent, mean, spread, age, strict=True)]
-    assert together == pytest.approx(alone, rel=1e-12)
-
-
 @pytest.mark.parametrize("spread", [0.1, 0.5])
 def test_on_readings_that_only_scatter_it_is_nearer_to_the_truth_than_the_recent_mean(spread):
     rng = np.random.default_rng(1)

@@ -11,13 +11,14 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
 from ecorl.records import EdiReading, Provenance, Stage
 from ecorl.scheduler.measured import UNREAD
-from ecorl.sim.beliefs import Beliefs
+from ecorl.sim.beliefs import Beliefs, expected_of_all
 from ecorl.sim.divergence import EXACT, Divergence
 from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, scaled
 from ecorl.sim.scenario import Limits
 from ecorl.sim.simulation import N_STAGES, CostView, Simulation
 from ecorl.sim.trace import draw_trace
 from ecorl.stages import CONCURRENT, GPU, offload_bids
+from ecorl.statistics import expected
 from tests.fakes.scenarios import SCENARIO
 
 WRONG = Divergence(
@@ -131,6 +132,17 @@ def test_the_first_reading_counts_in_nothing_and_later_ones_are_followed():
     assert (on_card.ratio, on_card.j_ratio, on_card.count) == pytest.approx((2.0, 3.0, 20.0))
     assert on_card.spread == pytest.approx(0.0, abs=1e-9)
     assert beliefs.power[CARD_POWER] == pytest.approx(1.5, rel=0.02)
+
+
+def test_what_is_expected_of_many_is_what_is_expected_of_each():
+    rng = np.random.default_rng(0)
+    recent, mean, spread = rng.uniform(0.1, 3.0, (3, 400))
+    spread[::7], age = 0.0, rng.integers(0, 40, 400)
+    recent[::5] = mean[::5]
+    together = expected_of_all(recent, mean, spread, age)
+    alone = [expected(*map(float, row)) for row in zip(recent, mean, spread, age, strict=True)]
+    assert together == pytest.approx(alone, rel=1e-12)
+    assert 0 < (together == mean).sum() < 400
 
 
 @pytest.mark.parametrize("seed", range(4))
