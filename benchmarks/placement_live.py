@@ -61,6 +61,9 @@ N_PROFILING = 8
 """Batches in which a policy that learns sees both sides; they are among the steps before all
 blocks."""
 
+N_TUNING = 2
+"""Rounds in which the best fixed placement is chosen."""
+
 LIFE_S = 900.0
 """Longest life of the process that takes the engine's core, s."""
 
@@ -99,9 +102,9 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     why = cores_gap()
     if why is not None:
         return {}, missing_figures(why)
-    n_rounds, n_tuning, schedule = (
-        (2, 2, ContentionSchedule(4)) if options.quick else (100, 2, ContentionSchedule(12))
-    )
+    n_rounds, schedule = 100, ContentionSchedule(12 if options.full else 8)
+    if options.quick:
+        n_rounds, schedule = 2, ContentionSchedule(4)
     policies = arms_of(again=options.full)
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-live-") as text, _own_affinity():
         folder, (trainer_core, engine_core) = Path(text), own_cores()
@@ -110,7 +113,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             bench = LiveBench(arms, schedule, busy)
             bench.warm_up(N_PROFILING + 4)
             blocks = bench.measure(
-                n_rounds, n_tuning, TimeBox(options.box_s or (240.0 if options.full else 30.0))
+                n_rounds, N_TUNING, TimeBox(options.box_s or (240.0 if options.full else 30.0))
             )
         shares = {name: offloaded_shares(folder / name) for name in policies}
     config: dict[str, object] = {

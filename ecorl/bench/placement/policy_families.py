@@ -52,7 +52,7 @@ MOST_PAPER = 8
 """Scenarios of the paper's calibration, whose planners take many times as long as the others'."""
 
 FULL = Extent(32, 2, 60)
-SHORT = Extent(4, 2, 30, ("real_pairs", *LEARNING))
+SHORT = Extent(3, 2, 24, ("real_pairs", *LEARNING))
 """What ``make bench`` has time for."""
 QUICK = Extent(2, 2, 10, ("real_pairs", "drift"))
 
