@@ -56,8 +56,11 @@ class Run:
             self.ledger = Ledger.open_for_resume(path, from_step=0)
         else:
             self.ledger = Ledger.create(path, run_id="r", config_toml="", meta={})
-            # What is replayed begins with the run.
-            wall.now_s = time.time()
+            # What is replayed begins with the run: at its speed a twentieth of a second, in which a
+            # busy machine does nothing, would be half an hour.
+            self.ledger.flush()
+            with LedgerReader(folder) as reader:
+                wall.now_s = reader.attempts()[0].unix_anchor_s
         self.faults: list[tuple[FaultKind, str, str]] = []
         self.governor = Governor(
             self.config, self.ledger, lambda *fault: self.faults.append(fault), before, wall=wall
