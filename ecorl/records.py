@@ -301,26 +301,17 @@ class PathCost:
     later_s_per_token: float | None = None
 
     @property
-    def expected_s_per_token(self) -> float | None:
-        """What the next execution is expected to take over its output tokens, s.
+    def expected_per_token(self) -> tuple[float | None, float | None]:
+        """What the next execution is expected to take over its output tokens, s and J.
 
-        See `ecorl.statistics.expected`; None before the second execution.
-        """
-        recent_s, mean_s = self.recent_s_per_token, self.later_s_per_token
-        if recent_s is None or not mean_s:
-            return recent_s
-        return expected(recent_s, mean_s, self.spread, self.age)
-
-    @property
-    def expected_j_per_token(self) -> float | None:
-        """What it is expected to take over its output tokens, J: the recent power for that time.
-
-        None before the second execution, and where the energy is not known.
+        See `ecorl.statistics.expected`; the energy is the recent power for that time. None before
+        the second execution, and the energy where it is not known.
         """
         recent_s, recent_j = self.recent_s_per_token, self.recent_j_per_token
-        if not recent_s or recent_j is None:
-            return recent_j
-        return recent_j * (self.expected_s_per_token or 0.0) / recent_s
+        if not recent_s or not self.later_s_per_token:
+            return recent_s, recent_j
+        time_s = expected(recent_s, self.later_s_per_token, self.spread, self.age)
+        return time_s, None if recent_j is None else recent_j * time_s / recent_s
 
     @property
     def role(self) -> Role:

@@ -63,9 +63,10 @@ def expected(recent: float, mean: float, spread: float, age: float) -> float:
     The recent mean stands apart from that of all readings where something has changed, and by
     chance where readings scatter. So what counts of its distance d is ``max(0, 1 - v / d^2)``
     (James and Stein's estimator, positive part), v being the variance that scatter alone gives a
-    recent mean: a single slow execution of a stage that scatters by half of its time says nothing,
-    a tenant who doubles it is believed in full. And a distance fades with the age of the newest
-    reading: a path that was slow when it was last used must not be avoided for ever on that ground.
+    recent mean: a slow execution of a stage that scatters by half of its time says little, and a
+    tenant who doubles a steady one is believed for the most part. And a distance fades with the age
+    of the newest reading: a path that was slow when it was last used must not be avoided for ever
+    on that ground.
 
     Args:
         recent: recent mean.

@@ -61,7 +61,7 @@ class Watch:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._places: list[tuple[int, int, torch.dtype]] = []
+        self._places: list[tuple[object, ...]] = []
         self._views: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
         self._loaded = self._sample()
 
@@ -81,9 +81,12 @@ class Watch:
             for tensor in (*self._model.parameters(), *self._model.buffers())
             if tensor.is_floating_point() and tensor.numel()
         ]
-        places = [(t.data_ptr(), t.numel(), t.dtype) for t in tensors]
-        # Views keep their memory, so no other tensor can have taken its place unnoticed.
-        if places != self._places:
+        places: list[tuple[object, ...]] = [
+            (t.data_ptr(), t.device, t.dtype, t.shape, t.stride()) for t in tensors
+        ]
+        # Views keep their memory, so no other tensor can have taken its place unnoticed. A tensor
+        # without memory of its own, such as a distributed one, tells no place: its address is 0.
+        if places != self._places or not all(place[0] for place in places):
             self._places, self._views = places, {}
             for tensor in tensors:
                 kind = tensor.device, tensor.dtype

@@ -45,7 +45,7 @@ from ecorl.records import (
     Stage,
     StageWork,
 )
-from ecorl.scheduler.measured_costs import at_measured_level, seen_on
+from ecorl.scheduler.measured.costs import at_measured_level, seen_on
 from ecorl.stages import StageOutcome, may_leave_gpu, queue_s, stage, stage_graph
 
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ecorl.records import Stage
-from ecorl.scheduler.measured import UNREAD, Readings
+from ecorl.scheduler.measured.readings import UNREAD, Readings
 from ecorl.stages import (
     CONCURRENT,
     FPGA,
@@ -179,11 +179,11 @@ def features(
     backlog_s = ops.maximum(0.0, carry.card_s - carry.t_s)
     of_stage = _stage_figures(stage, carry, work, backlog_s, ops)
     gains = _gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops)
-    figures = StageFigures(gpu_s, gpu_j, backlog_s, later_s, later_card_s, *of_stage)
+    figures = DecisionFigures(gpu_s, gpu_j, backlog_s, later_s, later_card_s, *of_stage)
     return in_order(stage, carry, work, rules, seen, may, figures, gains)
 
 
-class StageFigures(NamedTuple):
+class DecisionFigures(NamedTuple):
     """The figures of a decision that the network's input is made of, beside what it is given.
 
     Attributes:
@@ -215,7 +215,7 @@ def in_order(
     rules: Rules,
     seen: Observed,
     may: tuple[Number, Number],
-    figures: StageFigures,
+    figures: DecisionFigures,
     gains: tuple[Number, Number, Number],
 ) -> tuple[Number, ...]:
     """Put the network's input into the order of `NAMES`, times and energies in its units.

@@ -12,8 +12,8 @@ from ecorl.scheduler.features import (
     BUBBLE_WEIGHT,
     ENERGY_WEIGHT,
     TIME_WEIGHT,
+    DecisionFigures,
     Observed,
-    StageFigures,
     in_order,
 )
 from ecorl.stages import Carry, Rules, Work
@@ -62,7 +62,7 @@ def plain_features(
         for end_s, end_j, bubble_s in plain_ends(stage, carry, work, rules, sent)
     ]
     eight = 8.0 * may[1]
-    figures = StageFigures(
+    figures = DecisionFigures(
         only_s, only_j, backlog_s, later_s, later_card_s, gpu_s[place], gpu_j[place], card_s, queue,
         done_s,
     )  # fmt: skip

@@ -16,8 +16,8 @@ import numpy as np
 from ecorl.errors import EcorlError
 from ecorl.records import NO_ABILITIES, Abilities, Algorithm, SchedulerState, Stage
 from ecorl.scheduler.iteration_costs import Circumstances, TableConstants, iteration_costs
-from ecorl.scheduler.measured import Readings
-from ecorl.scheduler.measured_levels import MeasuredLevels
+from ecorl.scheduler.measured.levels import MeasuredLevels
+from ecorl.scheduler.measured.readings import Readings
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.tables import CostTable, Setting, roofline_table

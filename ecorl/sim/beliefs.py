@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ecorl.records import Stage
-from ecorl.scheduler.measured import UNREAD, Readings, level
+from ecorl.scheduler.measured.readings import UNREAD, Readings, level
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, ON_CARD, scaled
 from ecorl.stages import Work

@@ -19,7 +19,7 @@ import numpy as np
 
 from ecorl.records import Stage
 from ecorl.scheduler.features import READ_STAGE, Observed, features, objective
-from ecorl.scheduler.measured import UNREAD
+from ecorl.scheduler.measured.readings import UNREAD
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.beliefs import Beliefs
 from ecorl.sim.factors import CARD_PLACE, GPU_PLACE, N_TIMES

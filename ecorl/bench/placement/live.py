@@ -4,8 +4,9 @@ The second device is the torch engine in processes of their own, all on one core
 takes half of that core in some steps of each block and leaves it alone in the others. The profile
 by which policies expect the device is wrong on purpose. Blocks of the policies alternate.
 
-Two trainings of one policy differ by some per cent in one process: their weights lie elsewhere in
-memory. So what is compared may be trained twice, and how far two of the same differ stands beside.
+Two trainings of one policy in one process were seen to differ by some per cent, presumably since
+their weights lie elsewhere in memory. So what is compared may be trained twice, and how far two of
+the same differ stands beside.
 """
 
 from __future__ import annotations

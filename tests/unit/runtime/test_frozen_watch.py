@@ -67,3 +67,20 @@ def test_another_dtype_is_another_model():
     watch = Watch(model)
     model.dense.data = model.dense.data.double()
     assert not watch.same(model)
+
+
+def test_the_same_memory_read_in_another_order_is_another_tensor():
+    model = Model()
+    model.square = torch.nn.Parameter(torch.randn(8, 8))
+    watch = Watch(model)
+    model.square.data = model.square.data.t()
+    assert not watch.same(model)
+
+
+def test_a_tensor_that_tells_no_address_is_read_anew(monkeypatch):
+    model = Model()
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda self: 0)
+    watch = Watch(model)
+    assert watch.same(model)
+    model.dense.data = model.dense.data + 1.0
+    assert not watch.same(model)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ecorl.records import Stage
 from ecorl.scheduler.features import HIGH, LOW, N_FEATURES, NAMES, Observed, features, objective
-from ecorl.scheduler.measured import Readings
+from ecorl.scheduler.measured.readings import Readings
 from ecorl.scheduler.plain_features import plain_features
 from ecorl.stages import (
     BATCH,

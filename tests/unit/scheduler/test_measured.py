@@ -15,7 +15,9 @@ from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.records import Algorithm, PathCost, Provenance, SchedulerState, Stage, StageWork
 from ecorl.scheduler import build_policy
-from ecorl.scheduler.measured import (
+from ecorl.scheduler.measured.levels import MeasuredLevels
+from ecorl.scheduler.measured.path_columns import PATH_COLUMNS, STAGE_PLACE
+from ecorl.scheduler.measured.readings import (
     PRIOR_COUNT,
     RECENT_ALPHA,
     UNREAD,
@@ -23,8 +25,6 @@ from ecorl.scheduler.measured import (
     level,
     recent_weight,
 )
-from ecorl.scheduler.measured_levels import MeasuredLevels
-from ecorl.scheduler.path_columns import PATH_COLUMNS, STAGE_PLACE
 from ecorl.scheduler.run_costs import RunTable
 from ecorl.scheduler.tables import COLUMN
 

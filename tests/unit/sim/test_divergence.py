@@ -10,7 +10,7 @@ import pytest
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
 from ecorl.records import EdiReading, Provenance, Stage
-from ecorl.scheduler.measured import UNREAD
+from ecorl.scheduler.measured.readings import UNREAD
 from ecorl.sim.beliefs import Beliefs, expected_of_all
 from ecorl.sim.divergence import EXACT, Divergence
 from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, scaled
@@ -172,9 +172,10 @@ def test_from_the_same_readings_it_believes_what_a_run_believes(seed):
         (cost,) = found
         assert (cost.n_recent, cost.age) == (on_card.count, on_card.age)
         assert cost.spread == pytest.approx(on_card.spread, abs=1e-9)
-        assert cost.expected_s_per_token == pytest.approx(on_card.ratio * table_s / n_tokens)
+        time_s, energy_j = cost.expected_per_token
+        assert time_s == pytest.approx(on_card.ratio * table_s / n_tokens)
         # Recent means of energy and of power times that of time differ where both scatter.
-        j_ratio = cost.expected_j_per_token * n_tokens / (table_s * table_w)
+        j_ratio = energy_j * n_tokens / (table_s * table_w)
         assert j_ratio == pytest.approx(on_card.j_ratio, rel=0.1)
 
 

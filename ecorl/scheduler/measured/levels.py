@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ecorl.records import PathCost, SchedulerState, Stage
-from ecorl.scheduler.measured import UNREAD, Readings, level
-from ecorl.scheduler.path_columns import (
+from ecorl.scheduler.measured.path_columns import (
     PATH_COLUMNS,
     STAGE_PLACE,
     PathColumns,
     costs_by_place,
     stages_at,
 )
+from ecorl.scheduler.measured.readings import UNREAD, Readings, level
 from ecorl.scheduler.tables import COLUMN, CostTable, Float64
 from ecorl.stages import Number
 
@@ -231,11 +231,8 @@ def _figures(cost: PathCost, n_recent: int) -> tuple[float, float | None]:
         n_recent: readings behind what is expected; 0: the plain means count.
     """
     if n_recent:
-        # A decision waits for this: `expected_j_per_token` would ask for the time once more.
-        time_s, recent_s, energy_j = (
-            cost.expected_s_per_token or 0.0, cost.recent_s_per_token, cost.recent_j_per_token,
-        )  # fmt: skip
-        return time_s, energy_j * time_s / recent_s if energy_j and recent_s else energy_j
+        time_s, energy_j = cost.expected_per_token
+        return time_s or 0.0, energy_j
     return cost.time_s_per_token, cost.energy_j_per_token
 
 
@@ -253,7 +250,7 @@ def _middles(ratios: Sequence[float]) -> tuple[float, float]:
 
 def _mean_spread(costs: Sequence[PathCost]) -> float:
     """Average the models' spreads by the times that they take."""
-    times_s = [cost.expected_s_per_token or 0.0 for cost in costs]
+    times_s = [cost.expected_per_token[0] or 0.0 for cost in costs]
     total_s = sum(times_s)
     weighed = sum(cost.spread * t for cost, t in zip(costs, times_s, strict=True))
     return weighed / total_s if total_s else 0.0

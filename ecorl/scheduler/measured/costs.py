@@ -1,8 +1,8 @@
 """Nominal costs of a stage, brought to the level of what the run has measured of it.
 
 A profile says what a device should take, and small models, other tenants or a wrong profile make
-factors of difference. The level (`ecorl.scheduler.measured`) is the measured cost over the nominal
-one at the length of the measured rows, so that longer rows do not pass for slower ones.
+factors of difference. The level (`ecorl.scheduler.measured.readings`) is the measured cost over the
+nominal one at the length of the measured rows, so that longer rows do not pass for slower ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ecorl.devices import StageCost
 from ecorl.records import PathCost, Role, SchedulerState, StageWork, weakest
-from ecorl.scheduler.measured import level
+from ecorl.scheduler.measured.readings import level
 
 
 def seen_on(state: SchedulerState, role: Role, *, on_card: bool) -> PathCost | None:
@@ -55,12 +55,13 @@ def at_measured_level(
         return nominal
     measured = at_length(work, seen.mean_length)
     then, n_tokens = price(measured), measured.n_output_tokens
-    if not then.time_s or not seen.expected_s_per_token or n_tokens < 1:
+    time_s, energy_j = seen.expected_per_token
+    if not then.time_s or not time_s or n_tokens < 1:
         return nominal
-    factor = level(seen.expected_s_per_token * n_tokens / then.time_s, seen.n_recent)
+    factor = level(time_s * n_tokens / then.time_s, seen.n_recent)
     j_factor = factor
-    if seen.expected_j_per_token is not None and then.energy_j:
-        j_factor = level(seen.expected_j_per_token * n_tokens / then.energy_j, seen.n_recent)
+    if energy_j is not None and then.energy_j:
+        j_factor = level(energy_j * n_tokens / then.energy_j, seen.n_recent)
     return replace(
         nominal,
         time_s=nominal.time_s * factor,
