@@ -47,6 +47,8 @@ OURS = "learned"
 _COMPARED, _COMPARED_QUICK = (4, 5, 60), (1, 2, 10)
 """Scenarios, seeds and iterations of the comparison in the report of a training: small, since
 ``ecorl policy evaluate`` makes the one that counts."""
+_COMPARED_ON: dict[Family, str] = {"roofline": "drift", "paper": "paper", "fitted": "fitted"}
+"""Family that it is made on, by the family trained on; of kept-out jobs, like ``evaluate``'s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def used(job: TrainingJob, out: Path, with_comparison: bool) -> list[str]:
                       "as many"),
         ("PPO", f"{plan.ppo_steps:,} decisions" if plan.ppo_steps else "none"),
         ("seed", str(plan.seed)),
-        ("compared", "at the end" if with_comparison else "no"),
+        ("compared", f"at the end, {_COMPARED_ON[plan.family]}" if with_comparison else "no"),
         ("folder", str(job.folder)),
         ("policy file", str(out)),
     ]  # fmt: skip
@@ -217,7 +219,8 @@ def _claim(job: TrainingJob) -> None:
 def _compared(job: TrainingJob, file: PolicyFile, console: Console) -> PolicyComparison:
     quick = job.plan.n_iterations <= QUICK.n_iterations
     n, n_seeds, n_iterations = _COMPARED_QUICK if quick else _COMPARED
-    scenarios = kept_out(job.plan.family, n, n_iterations=n_iterations, calibration=job.calibration)
+    family = _COMPARED_ON[job.plan.family]
+    scenarios = kept_out(family, n, n_iterations=n_iterations, calibration=job.calibration)
     with telling("comparing", console) as tell:
         return compare(scenarios, {OURS: FilePolicy(file)}, n_seeds=n_seeds, tell=tell)
 

@@ -86,6 +86,20 @@ def test_training_leaves_policy_and_report(trained):
     assert "How it learned" in (trained / "report.html").read_text()
 
 
+@pytest.mark.parametrize(("family", "on"), [("roofline", "drift"), ("paper", "paper")])
+def test_a_training_compares_at_its_end(family, on, command, tmp_path, monkeypatch):
+    """On kept-out jobs of a family that there is, whatever it was trained on."""
+    monkeypatch.setattr(policy_training, "_COMPARED_QUICK", (1, 2, 3))
+    folder = tmp_path / "t"
+    code, out, _ = command(
+        "policy", "train", "--quick", "--family", family, "--scenarios", 1, "--rounds", 1,
+        "--folder", folder,
+    )  # fmt: skip
+    assert code == 0
+    assert f"compared     at the end, {on}\n" in out
+    assert "clairvoyant DP" in (folder / "report.html").read_text()
+
+
 def test_export_gives_the_trained_file_once_more(command, trained, tmp_path):
     code, out, _ = command("policy", "export", trained, "--out", tmp_path / "x.onnx")
     assert code == 0
