@@ -414,7 +414,7 @@ def test_broken_checkpoint_and_prompt_line_are_named(here, write_config, tiny, t
 
 
 def test_a_plan_without_an_algorithm_is_for_those_that_trl_trains():
-    from ecorl.policy.job_plan import RUN_ALGORITHMS
+    from ecorl.operate.plan.job import RUN_ALGORITHMS
     from roll_adapters.trl.trainer import TRAINERS
 
     assert set(RUN_ALGORITHMS) == set(TRAINERS)

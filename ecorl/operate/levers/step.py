@@ -149,6 +149,27 @@ class Step:
         )  # fmt: skip
         return replace(self, draws=draws)
 
+    def with_figures(self, time_s: Mapping[Stage, float], energy_j: Mapping[Stage, float]) -> Step:
+        """Return the step with measured times and energies, made up as the model says.
+
+        Args:
+            time_s: time by stage, s; a stage that is not in it keeps the model's.
+            energy_j: energy by stage, J; likewise.
+
+        Raises:
+            ConfigError: for a figure that is not above 0.
+        """
+        for key, figures in (("time_s", time_s), ("energy_j", energy_j)):
+            for stage, value in figures.items():
+                if not 0.0 < value < math.inf:
+                    raise ConfigError(f"{key} of {stage}", value, "above 0")
+        draws = tuple(
+            draw.scaled(time_s.get(draw.stage, draw.time_s) / draw.time_s,
+                        energy_j.get(draw.stage, draw.energy_j) / draw.energy_j)
+            for draw in self.draws
+        )  # fmt: skip
+        return replace(self, draws=draws)
+
 
 def _completed(
     what: str, given: Mapping[Stage, float], known: Mapping[Stage, float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ecorl.devices import DeviceProfile, cheapest, dearest
@@ -20,7 +20,6 @@ from ecorl.operate.levers.choice import (
 from ecorl.operate.levers.gears import ENDS, End
 from ecorl.operate.levers.placement import Accelerators, accelerators, placed_steps
 from ecorl.operate.levers.step import Step, priced_step
-from ecorl.records import Stage
 from ecorl.scheduler.tables import Setting
 
 Settings = Mapping[frozenset[Lever], LeverSetting]
@@ -101,8 +100,7 @@ def lever_study(
     length: float,
     *,
     limits: LeverLimits | None = None,
-    energy_shares: Mapping[Stage, float] | None = None,
-    time_shares: Mapping[Stage, float] | None = None,
+    adjust: Callable[[Step], Step] | None = None,
     beside: Sequence[Setting] = (),
 ) -> LeverStudy:
     """Price all levers in a job.
@@ -111,17 +109,17 @@ def lever_study(
         setting: the job, with the second devices that are asked about.
         length: mean completion, tokens.
         limits: what may be done to a step; None: the usual.
-        energy_shares: what the user has measured of a step's stages, as shares of its energy.
-        time_shares: the same of its time; None: as of the energy.
+        adjust: brings a priced step to what its user has measured; None: it stays as priced.
         beside: the same job with other second devices to choose from.
 
     Raises:
-        ConfigError: when a stage cannot be priced, or a share cannot be.
+        ConfigError: when a stage cannot be priced, or `adjust` refuses.
     """
     limits = limits or LeverLimits()
-    shares = (energy_shares or {}, time_shares or energy_shares or {})
     corners = [setting, *(replace(setting, gpu=gpu) for gpu in _ends_of(setting.gpu))]
-    steps = [priced_step(one, length).with_shares(*shares) for one in corners]
+    steps = [priced_step(one, length) for one in corners]
+    if adjust is not None:
+        steps = [adjust(one) for one in steps]
     others = [accelerators(one, length) for one in (setting, *beside) if one.n_cards]
     step = steps[0]
     missing = missing_levers(step, others)

@@ -16,7 +16,7 @@ from rich.console import Console
 from ecorl import cli
 from ecorl.cli.policy import training as policy_training
 from ecorl.ledger import LEDGER_FILE, Ledger
-from ecorl.policy import job_plan
+from ecorl.operate.plan import job as job_plan
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.training.train import QUICK, TrainingPlan
 from ecorl.records import Action, ActionCost, Algorithm, Placement, Provenance, Stage
@@ -151,7 +151,9 @@ def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_pa
 
 
 def test_plan_says_whether_offloading_pays(command, trained):
-    policy = ("--policy", trained / "scheduler.onnx", "--iterations", 4, "--seeds", 2)
+    policy = (
+        "--thorough", "--policy", trained / "scheduler.onnx", "--iterations", 4, "--seeds", 2,
+    )  # fmt: skip
     code, out, _ = command("plan", "--calibration", "paper", *policy)
     assert code == 0
     assert "Offloading pays by the score" in out
@@ -177,7 +179,9 @@ def test_plan_says_whether_offloading_pays(command, trained):
 def test_plan_reads_a_file_and_options_go_before_it(command, trained, tmp_path):
     file = tmp_path / "job.toml"
     file.write_text('gpu = "a100_sxm"\nrows = 64\nlength = 300\npolicy_model = "8b"\n')
-    policy = ("--policy", trained / "scheduler.onnx", "--iterations", 2, "--seeds", 1)
+    policy = (
+        "--thorough", "--policy", trained / "scheduler.onnx", "--iterations", 2, "--seeds", 1,
+    )  # fmt: skip
     code, out, _ = command("plan", "--config", file, "--rows", 32, *policy)
     assert code == 0
     assert re.search(
@@ -190,13 +194,15 @@ def test_plan_reads_a_file_and_options_go_before_it(command, trained, tmp_path):
 def test_a_plan_is_for_what_a_run_trains_unless_another_algorithm_is_asked_for(
     command, trained, monkeypatch
 ):
-    policy = ("--policy", trained / "scheduler.onnx", "--iterations", 2, "--seeds", 1)
+    policy = (
+        "--thorough", "--policy", trained / "scheduler.onnx", "--iterations", 2, "--seeds", 1,
+    )  # fmt: skip
     code, out, _ = command("plan", *policy)
     assert code == 0
-    assert out.startswith("Values used:\n  algorithm    grpo and rloo (the same stages")
+    assert out.startswith("Values used:\n  algorithm  grpo and rloo (the same stages")
     assert out.count("GPU-only, no cards") == 1  # one table for both
     code, out, _ = command("plan", "--algorithm", "ppo", *policy)
-    assert out.startswith("Values used:\n  algorithm    ppo\n")
+    assert out.startswith("Values used:\n  algorithm  ppo\n")
     assert "8b: reward model and critic" in out
     # Of algorithms that differ in their stages each has a table of its own.
     monkeypatch.setattr(job_plan, "RUN_ALGORITHMS", (Algorithm.GRPO, Algorithm.DAPO))
@@ -359,7 +365,7 @@ def test_foreign_onnx_files(command, trained, tmp_path):
     for name in (foreign, other, tmp_path / "none.onnx"):
         report = ("--report", tmp_path / "r.html")
         assert str(name) in the_line(command("policy", "evaluate", name, *SMALL, *report))
-        assert str(name) in the_line(command("plan", "--policy", name))
+        assert str(name) in the_line(command("plan", "--thorough", "--policy", name))
     assert "ecorl.features/0" in the_line(command("policy", "evaluate", other))
     assert listing(tmp_path) == before
 

@@ -1,4 +1,4 @@
-"""What timing saves: on grids whose shape is known, and the figures that travel with the package."""
+"""What timing saves: on grids of a known shape, and the figures that the package brings."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ecorl.devices import load_profile
+from ecorl.operate.plan.job import PlannedJob
 from ecorl.policy import job_plan
 
-JOB = job_plan.PlannedJob(
+JOB = PlannedJob(
     gpu="l4", n_gpus=1, n_cards=1, policy_model="0.5b", inference_model="0.5b", rows=64, length=256
 )
 

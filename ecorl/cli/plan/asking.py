@@ -1,0 +1,181 @@
+"""Asks for plans as the command line says, and prints the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ecorl.cli.output import make_console, say, writing
+from ecorl.cli.plan.data import answer_data, what_if_data, write_csv
+from ecorl.cli.plan.episodes import EpisodeTerms, play_episodes
+from ecorl.cli.plan.table import answer_table, used, what_if_table
+from ecorl.cli.plan.words import sentences
+from ecorl.errors import ConfigError
+from ecorl.operate.levers.choice import LeverLimits
+from ecorl.operate.plan.answer import PlanAnswer, plan_answer
+from ecorl.operate.plan.job import PlannedJob, plan_values
+from ecorl.operate.plan.payback import PlanTerms
+from ecorl.operate.plan.shares import (
+    StageShares,
+    shares_of_calibration,
+    shares_of_run,
+    shares_of_texts,
+)
+from ecorl.operate.plan.whatifs import what_if_grid, what_ifs
+from ecorl.report.render.lines import readable_width, wrapped
+from ecorl.sim.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuestion:
+    """What a person asks.
+
+    Attributes:
+        config: file with keys of `PlannedJob` and of `PlanTerms`, or None.
+        job, terms: values of the options by key; None where an option was not given.
+        run: record of a run whose stages' shares count; None: not asked for.
+        fitted: calibration whose figures count; None: not asked for.
+        shares: texts such as ``generation=0.7``.
+    """
+
+    config: Path | None
+    job: Mapping[str, Any]
+    terms: Mapping[str, Any]
+    run: Path | None = None
+    fitted: Path | None = None
+    shares: tuple[str, ...] = ()
+
+    def read(self) -> tuple[PlannedJob, PlanTerms]:
+        """Read file and options.
+
+        Raises:
+            ConfigError: for a value that cannot be.
+        """
+        job, terms = plan_values(self.config, {**self.job, **self.terms}, (PlannedJob, PlanTerms))
+        return PlannedJob(**job), PlanTerms(**terms)
+
+    def told(self, length: float) -> StageShares | None:
+        """Return what the user has measured or told of the stages.
+
+        Args:
+            length: mean completion, tokens.
+
+        Raises:
+            ConfigError: when more than one source is named.
+            RunError: for a run that cannot be used.
+        """
+        given = {"--run": self.run, "--fitted": self.fitted, "--share": self.shares or None}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise ConfigError(named[1], str(given[named[1]]), f"nothing beside {named[0]}")
+        if self.run is not None:
+            return shares_of_run(self.run)
+        if self.fitted is not None:
+            from ecorl.policy.calibration.calibration import Calibration
+
+            return shares_of_calibration(Calibration.load(self.fitted), length)
+        return shares_of_texts(self.shares)
+
+
+def answer_job(
+    question: PlanQuestion,
+    plot: Path | None,
+    *,
+    as_json: bool,
+    episodes: EpisodeTerms | None,
+) -> None:
+    """Answer for one job, each of its algorithms by itself.
+
+    Args:
+        question: what is asked.
+        plot: the picture; None: not asked for.
+        as_json: whether JSON is printed in place of text.
+        episodes: how episodes are played as well; None: none are.
+
+    Raises:
+        ConfigError: for a value that cannot be.
+    """
+    job, terms = question.read()
+    told = question.told(job.length)
+    if job.calibration == "paper":
+        _only_by_episodes(plot, told, as_json=as_json)
+    if episodes is not None:
+        episodes.check()
+    scenarios = job.scenarios(1 if episodes is None else episodes.n_iterations)
+    found: dict[str, PlanAnswer] = {}
+    for i, (names, scenario) in enumerate(scenarios.items()):
+        if job.calibration != "paper":
+            found[names] = plan_answer(job, scenario, terms, told)
+        if not as_json:
+            _tell(job, names, scenario, found.get(names), terms, first=not i)
+            if episodes is not None:
+                play_episodes(scenario, episodes)
+    if as_json:
+        data = {names: answer_data(answer, job, terms) for names, answer in found.items()}
+        say(json.dumps(data, indent=2, allow_nan=False))
+    if plot is not None:
+        from ecorl.cli.plan.picture import draw_answer
+
+        with writing(plot, "--plot"):
+            draw_answer(next(iter(found.values())), job, plot)
+        if not as_json:
+            say(f"picture: {plot}")
+
+
+def _only_by_episodes(plot: Path | None, told: StageShares | None, *, as_json: bool) -> None:
+    """Refuse what the paper's costs have no answer for: they say nothing of what joules are for."""
+    if plot is not None or told is not None or as_json:
+        raise ConfigError(
+            "--calibration", "paper", "roofline with --plot, --json, --run, --fitted and --share"
+        )
+
+
+def _tell(
+    job: PlannedJob,
+    names: str,
+    scenario: Scenario,
+    answer: PlanAnswer | None,
+    terms: PlanTerms,
+    *,
+    first: bool,
+) -> None:
+    console = make_console()
+    width = readable_width(console.width)
+    lines = [*([] if first else [""]), *used(job, names, scenario, answer), ""]
+    if answer is not None:
+        lines += [*answer_table(answer), ""]
+    for line in lines:
+        say(line, console)
+    if answer is None:
+        return
+    for sentence in sentences(answer, job, terms):
+        for line in [*wrapped(sentence, width, ""), ""]:
+            say(line, console)
+
+
+def answer_grid(question: PlanQuestion, path: Path, csv: Path | None, *, as_json: bool) -> None:
+    """Answer for each job of a file.
+
+    Args:
+        question: what is asked; its options go before the file's values.
+        path: the TOML file.
+        csv: where the rows are written as well; None: nowhere.
+        as_json: whether JSON is printed in place of text.
+
+    Raises:
+        ConfigError: for a value that cannot be.
+    """
+    terms = PlanTerms(**{key: value for key, value in question.terms.items() if value is not None})
+    grid = what_if_grid(path, question.job)
+    found = list(what_ifs(grid, LeverLimits(slowdown=terms.slowdown)))
+    if csv is not None:
+        with writing(csv, "--csv"):
+            write_csv(found, csv)
+    if as_json:
+        say(json.dumps([what_if_data(row) for row in found], indent=2, allow_nan=False))
+        return
+    for line in what_if_table(found):
+        say(line)
