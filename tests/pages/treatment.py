@@ -68,6 +68,7 @@ PAGES = (
     "ecorl/engines/README.md",
     "ecorl/serve/README.md",
     "ecorl/scheduler/README.md",
+    "ecorl/operate/README.md",
     "ecorl/carbon/README.md",
     "ecorl/trainer/README.md",
     "bitstreams/README.md",
@@ -107,7 +108,13 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl policy rollback policies/mine": Treatment(
         Pass.LONG, code=2, line="no policy before", or_succeeds=True
     ),
+    "ecorl plan": QUICK,
     "ecorl plan --gpu l4 --n-gpus 1 --policy-model 0.5b --inference-model 0.5b --n-cards 1": QUICK,
+    "ecorl plan --policy-model 8b --n-gpus 8 --card l4 --n-cards 8 --kwh-price 0.2 "
+    "--g-per-kwh 300 --plot plan.png": QUICK,
+    "ecorl plan --run runs/demo-models-42": QUICK,
+    "ecorl plan --gpu l4 --n-gpus 1 --policy-model 0.5b --inference-model 0.5b --n-cards 1 "
+    "--thorough": QUICK,
     "ecorl run --config demo-carbon": LONG,
     "ecorl carbon now --config demo-carbon": QUICK,
     "ecorl carbon forecast --config demo-carbon": QUICK,

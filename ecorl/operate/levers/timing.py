@@ -9,13 +9,7 @@ timing costs joules. Both are replayed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-
 import numpy as np
-import tomlkit
 
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
@@ -26,6 +20,7 @@ from ecorl.controllers.problem.table import GearTable, scaled_table
 from ecorl.controllers.problem.training import HOUR_S, Kept, TrainingProblem
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
+from ecorl.operate.levers.known_timings import TimingSaving
 from ecorl.records import Provenance
 from ecorl.scheduler.tables import Float64
 
@@ -41,10 +36,6 @@ JOB_DAYS = 7.0
 EVERY_DAYS = 30.0
 """From one start to the next, days."""
 
-SLACKS = (1.02, 1.25, 1.5, 3.0)
-"""Time that there is over the time that the job takes without a pause; the first is what a slowdown
-of 2 % leaves."""
-
 N_WIDTHS = 4
 """Widths between which the controller may choose, evenly spaced up to all workers."""
 
@@ -52,33 +43,6 @@ EXPONENT = 0.97
 """Growth of the throughput with the number of workers, as in the project's carbon studies."""
 
 DAY_S = 86_400.0
-
-FILE = "timing.toml"
-
-
-@dataclass(frozen=True, slots=True)
-class TimingSaving:
-    """What timing changes along one grid.
-
-    Attributes:
-        grid: name of the recording.
-        slack: time that there is over the time that the job takes without a pause.
-        saved_share: CO2e saved of that of the job started at once, all starts together, where
-            machines are given back in a pause; below 0 where it rose.
-        low, high: least and greatest saving of a single start.
-        width_saved_share: saved where the number of workers may change as well.
-        kept_saved_share: saved where machines are kept through pauses, at idle power.
-        n_starts: number of starts.
-    """
-
-    grid: str
-    slack: float
-    saved_share: float
-    low: float
-    high: float
-    width_saved_share: float
-    kept_saved_share: float
-    n_starts: int
 
 
 def timing_table(n_widths: int) -> GearTable:
@@ -146,34 +110,3 @@ def _problem(
         idle_w=idle_w,
         kept=Kept.DONE,
     )
-
-
-@cache
-def known_timings() -> tuple[TimingSaving, ...]:
-    """Read what the project's own replays came to; no recording is needed for it."""
-    text = files("ecorl.operate.levers").joinpath(FILE).read_text("utf-8")
-    return tuple(TimingSaving(**dict(row)) for row in tomlkit.parse(text).unwrap()["saving"])
-
-
-def timings_toml(found: Sequence[TimingSaving]) -> str:
-    """Write savings as the text of the file that `known_timings` reads.
-
-    Args:
-        found: the savings.
-    """
-    document = tomlkit.document()
-    document.add(
-        tomlkit.comment("What timing saves of a job's CO2e, replayed along recorded grids")
-    )
-    document.add(
-        tomlkit.comment("(hours of 2022, EIA-930); written by the benchmark of the levers.")
-    )
-    rows = tomlkit.aot()
-    for one in found:
-        row = tomlkit.table()
-        for name in TimingSaving.__slots__:
-            value = getattr(one, name)
-            row[name] = round(value, 5) if isinstance(value, float) else value
-        rows.append(row)
-    document["saving"] = rows
-    return tomlkit.dumps(document)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.operate.levers.choice import LeverLimits
+from ecorl.operate.levers.known_timings import SLACKS, TimingSaving, known_timings
 from ecorl.operate.levers.step import Step, priced_step
 from ecorl.operate.levers.study import LeverStudy, lever_study
-from ecorl.operate.levers.timing import SLACKS, TimingSaving, known_timings
 from ecorl.operate.plan.job import PlannedJob
 from ecorl.operate.plan.offload import OffloadAnswer, offload_answer
 from ecorl.operate.plan.payback import Payback, PlanTerms, payback

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from ecorl.carbon.series import Series
-from ecorl.operate.levers.timing import (
-    SLACKS,
-    known_timings,
-    timing_saving,
-    timing_table,
-    timings_toml,
-)
+from ecorl.operate.levers.known_timings import SLACKS, known_timings, timings_toml
+from ecorl.operate.levers.timing import timing_saving, timing_table
 
 HOURS = np.arange(24 * 85)
 

@@ -1,0 +1,237 @@
+"""What is each lever on a step's energy worth, and how soon does ``ecorl plan`` answer?
+
+Placement, clocks, overlap, FP8 in training and timing, alone and together, at a step at most 2 %
+longer, in four jobs: PPO and GRPO of a 70 B policy on 32 H100 and of an 8 B one on 8. All is
+modelled: clocks by published figures, nothing is set. Timing is replayed along recorded grids
+(``--traces``); with ``--write`` what was found goes into the package, where plans read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ecorl.bench.carbon.control.scenario import filled
+from ecorl.bench.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.machine import repository
+from ecorl.bench.rounds import TimeBox
+from ecorl.bench.stats import median, spread_of
+from ecorl.operate.levers import known_timings
+from ecorl.operate.levers.choice import Lever
+from ecorl.operate.levers.known_timings import SLACKS, TimingSaving, timings_toml
+from ecorl.operate.levers.study import LeverStudy, SavedShare, lever_study
+from ecorl.operate.levers.timing import timing_saving
+from ecorl.records import Algorithm, Provenance, Stage
+from ecorl.sim.scenario import Scenario
+
+MODELLED, REPLAYED, MEASURED = Provenance.MODELLED, Provenance.REPLAYED, Provenance.MEASURED
+
+LENGTH = 1024.0
+CLUSTERS = {"70b": 32, "8b": 8}
+"""H100s by the policy's size."""
+
+DEVICES = (("u55c", 4), ("l4", 8), ("a100_sxm", 8))
+"""Second devices to choose from."""
+
+_LEAST_PLANS = 3
+
+PLAN_LIMIT = Target(high=2.0)
+"""Seconds in which the usual question is answered, interpreter included."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_traces_option(parser)
+    parser.add_argument("--write", action="store_true", help="keep what timing saves for plans")
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    studies = {
+        f"{algorithm}-{size}": _study(algorithm, size)
+        for size in CLUSTERS
+        for algorithm in (Algorithm.GRPO, Algorithm.PPO)
+    }
+    for name, study in studies.items():
+        _print(name, study)
+    timings = _timings(options)
+    if options.write and timings:
+        Path(known_timings.__file__).with_name(known_timings.FILE).write_text(
+            timings_toml(timings), "utf-8"
+        )
+    figures = [
+        *(_lever_figure(lever, studies) for lever in Lever),
+        *_timing_figures(timings),
+        *_together(studies, timings),
+        _plan_seconds(3 if options.quick else 15, TimeBox(options.box_s or 30.0)),
+    ]
+    config = {
+        "length": LENGTH,
+        "clusters": dict(CLUSTERS),
+        "devices": [list(row) for row in DEVICES],
+        "jobs": {name: _data(study) for name, study in studies.items()},
+        "timings": [{k: getattr(one, k) for k in one.__slots__} for one in timings],
+    }
+    return config, figures
+
+
+def _study(algorithm: Algorithm, size: str) -> LeverStudy:
+    """Price the levers of one job, all second devices to choose from."""
+    sizes = {Stage.GENERATION: size, Stage.REFERENCE: size, Stage.REWARD: "8b", Stage.CRITIC: "8b"}
+    first, *beside = (
+        Scenario(
+            "levers", algorithm=algorithm, sizes=sizes, n_gpus=CLUSTERS[size], card=card, n_cards=n
+        ).setting
+        for card, n in DEVICES
+    )
+    return lever_study(first, LENGTH, beside=beside)
+
+
+def _print(name: str, study: LeverStudy) -> None:
+    print(f"{name}: {study.step.time_s:.1f} s and {study.step.energy_j / 1e3:,.0f} kJ a step")
+    rows = [
+        *((str(lever), saved) for lever, saved in study.alone.items()),
+        *study.beyond.items(),
+        ("all levers", study.together),
+    ]
+    for title, saved in rows:
+        print(f"  {title:30s} {_per_cent(saved.value)}  [{_per_cent(saved.low)}, "
+              f"{_per_cent(saved.high)}]")  # fmt: skip
+    order = ", then ".join(f"{lever} ({_per_cent(added).strip()})" for lever, added in study.order)
+    print(f"  order: {order}")
+    for one, other, beyond in study.between[:2]:
+        print(f"  {one} with {other}: {100 * beyond:+.1f} points beyond their sum")
+    for device in study.devices:
+        worth = "cannot: " + device.why_not
+        if device.saved_share is not None:
+            worth = f"{_per_cent(device.saved_share).strip()} of the energy at best"
+        print(f"  {device.n} x {device.name}: {worth}")
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:6.1f} %"
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _lever_figure(lever: Lever, studies: Mapping[str, LeverStudy]) -> Figure:
+    id = f"levers.{lever}_saved_share"
+    known = {name: study.alone[lever] for name, study in studies.items() if lever in study.alone}
+    if not known:
+        return missing(id, "1", next(iter(studies.values())).missing[lever])
+    note = (
+        f"share of a step's energy that {lever} saves alone at a step at most 2 % longer, mean of "
+        "the jobs; CO2e likewise, as the hours are the same"
+    )
+    return Figure(id, _mean(known), "1", MODELLED, _spread(known), None, note)
+
+
+def _mean(saved: Mapping[str, SavedShare]) -> float:
+    return statistics.fmean(one.value for one in saved.values())
+
+
+def _spread(saved: Mapping[str, SavedShare]) -> dict[str, object]:
+    return {
+        "low": statistics.fmean(one.low for one in saved.values()),
+        "high": statistics.fmean(one.high for one in saved.values()),
+        "by_job": {name: one.value for name, one in saved.items()},
+    }
+
+
+def _timings(options: argparse.Namespace) -> list[TimingSaving]:
+    """Replay the jobs along the recorded grids; nothing where there is none."""
+    grids = recorded_grids(options)
+    slacks = SLACKS[:1] if options.quick else SLACKS
+    return [
+        timing_saving(name, filled(grid.series), slack)
+        for name, grid in grids.items()
+        for slack in slacks
+    ]
+
+
+def _at(timings: Sequence[TimingSaving], slack: float) -> dict[str, TimingSaving]:
+    return {one.grid: one for one in timings if one.slack == slack}
+
+
+def _timing_figures(timings: Sequence[TimingSaving]) -> list[Figure]:
+    """Shares of the CO2e at each slack, mean over the grids; that of the 2 % first."""
+    ids = {slack: f"levers.timing_saved_share_{slack:g}" for slack in SLACKS}
+    ids[SLACKS[0]] = "levers.timing_saved_share"
+    found = []
+    for slack, id in ids.items():
+        at = _at(timings, slack)
+        if not at:
+            found.append(missing(id, "1", WHY_MISSING if not timings else "left out by --quick"))
+            continue
+        note = (
+            f"share of a week's job's CO2e with {slack:g} times the time that it needs, machines "
+            "given back in a pause, mean over the grids; energy stays the same"
+        )
+        spread = {
+            "by_grid": {name: one.saved_share for name, one in at.items()},
+            "with_widths": {name: one.width_saved_share for name, one in at.items()},
+            "machines_kept": {name: one.kept_saved_share for name, one in at.items()},
+        }
+        value = statistics.fmean(one.saved_share for one in at.values())
+        found.append(Figure(id, value, "1", REPLAYED, spread, None, note))
+    return found
+
+
+def _together(studies: Mapping[str, LeverStudy], timings: Sequence[TimingSaving]) -> list[Figure]:
+    together = {name: study.together for name, study in studies.items()}
+    note = "share of a step's energy that all levers but timing save together, mean of the jobs"
+    value = _mean(together)
+    figures = [
+        Figure("levers.all_saved_share", value, "1", MODELLED, _spread(together), None, note)
+    ]
+    id, at = "levers.all_co2e_saved_share", _at(timings, SLACKS[0])
+    if not at:
+        return [*figures, missing(id, "1", WHY_MISSING)]
+    timed = statistics.fmean(one.saved_share for one in at.values())
+    note = "share of the CO2e that all levers with timing save together, 2 % of the time at most"
+    both = 1.0 - (1.0 - value) * (1.0 - timed)
+    return [*figures, Figure(id, both, "1", MODELLED, None, None, note)]
+
+
+def _plan_seconds(n: int, box: TimeBox) -> Figure:
+    """Time the command as a user types it, at least three times."""
+    command = [sys.executable, "-m", "ecorl.cli", "plan"]
+    taken_s = []
+    for i in range(n + 1):
+        if i > _LEAST_PLANS and not box.has_room(taken_s[-1]):
+            break
+        start_s = time.perf_counter()
+        subprocess.run(command, cwd=repository(), stdout=subprocess.DEVNULL, check=True)
+        taken_s.append(time.perf_counter() - start_s)
+    note = (
+        "wall-clock of `ecorl plan`, interpreter included, median; what timing saves is replayed "
+        "beforehand and read from the package, everything else is computed"
+    )
+    kept = taken_s[1:]  # the first finds cold files
+    return Figure("plan.seconds", median(kept), "s", MEASURED, spread_of(kept), PLAN_LIMIT, note)
+
+
+def _data(study: LeverStudy) -> dict[str, object]:
+    found = study.all
+    return {
+        "time_s": study.step.time_s,
+        "energy_j": study.step.energy_j,
+        "shares": {str(stage): share for stage, share in study.step.shares().items()},
+        "alone": {str(k): [v.value, v.low, v.high] for k, v in study.alone.items()},
+        "beyond": {name: [v.value, v.low, v.high] for name, v in study.beyond.items()},
+        "order": [[str(lever), added] for lever, added in study.order],
+        "interactions": [[str(a), str(b), beyond] for a, b, beyond in study.between],
+        "devices": {one.name: one.saved_share for one in study.devices},
+        "clocks": list(found.clocks),
+        "overlapped_s": found.overlapped_s,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("levers", measure, options=add_options))
