@@ -19,8 +19,9 @@ from ecorl.records import ModelShape, Stage, StageWork
 
 _DENSE = re.compile(r"gpu_stages\.(reward|reference|actor_train)\.b(\d+)x(\d+)\.j_per_token")
 _DECODE = re.compile(r"gpu_stages\.generation\.b(\d+)\.j_per_token")
-_SHAPE = ("n_layers", "hidden_size", "intermediate_size", "n_heads", "n_kv_heads", "head_dim",
+SHAPE_KEYS = ("n_layers", "hidden_size", "intermediate_size", "n_heads", "n_kv_heads", "head_dim",
           "vocab_size", "n_params", "n_params_active")  # fmt: skip
+"""Sizes of the model in a result of `benchmarks.gpu_stages`, in the order of `ModelShape`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,11 @@ def measured_stages(path: Path, profile: DeviceProfile) -> list[MeasuredStage]:
     try:
         result = json.loads(path.read_text("utf-8"))
         sizes = result["config"]["model"]
-        model = ModelShape(*(int(sizes[key]) for key in _SHAPE))
+        model = ModelShape(*(int(sizes[key]) for key in SHAPE_KEYS))
         values = {figure["id"]: figure["value"] for figure in result["figures"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError("results", str(path), f"a result of gpu_stages ({error})") from error
-    works = [(work, values[id]) for id in values if (work := _work(id, model)) is not None]
+    works = [(work, values[id]) for id in values if (work := measured_work(id, model)) is not None]
     return [_modelled(work, value, profile) for work, value in works if value is not None]
 
 
@@ -77,10 +78,16 @@ def dense(stages: Sequence[MeasuredStage]) -> list[MeasuredStage]:
     return [stage for stage in stages if stage.work.stage is not Stage.GENERATION]
 
 
-def _work(id: str, model: ModelShape) -> StageWork | None:
+def measured_work(id: str, model: ModelShape) -> StageWork | None:
+    """Return the work that a figure of `benchmarks.gpu_stages` is of; None for other figures.
+
+    Args:
+        id: of the figure; energies a token stand for their workload.
+        model: shape of the decoder that was measured.
+    """
     if found := _DENSE.fullmatch(id):
         stage, rows, length = Stage(found[1]), int(found[2]), int(found[3])
-        shape = _scalar(model) if stage is Stage.REWARD else model
+        shape = with_scalar_head(model) if stage is Stage.REWARD else model
         return StageWork(stage, rows, rows * length, rows * length // 2, length, shape)
     if found := _DECODE.fullmatch(id):
         rows = int(found[1])
@@ -89,8 +96,12 @@ def _work(id: str, model: ModelShape) -> StageWork | None:
     return None
 
 
-def _scalar(model: ModelShape) -> ModelShape:
-    """The decoder with one score a row in place of the vocabulary's head."""
+def with_scalar_head(model: ModelShape) -> ModelShape:
+    """The decoder with one score a row in place of the vocabulary's head.
+
+    Args:
+        model: with the vocabulary's.
+    """
     head = model.hidden_size * (model.vocab_size - 1)
     return replace(model, n_params_active=model.n_params_active - head)
 

@@ -21,6 +21,7 @@ from ecorl.cli.exits import (
     reading_named_ledger,
 )
 from ecorl.cli.output import make_console, say, writable, writing
+from ecorl.errors import ConfigError
 
 policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
 
@@ -286,19 +287,33 @@ def export(
         say(f"policy: {path}")
 
 
+_USUAL_ROWS = 128
+
+
 @policy_app.command()
 def calibrate(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run folder, or a result of gpu_stages (.json).")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            show_default="calibration.toml in the run folder",
+            show_default="calibration.toml in the folder",
             help="Calibration to write.",
         ),
     ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            show_default="128",
+            help="Of a result of gpu_stages: completions of a batch.",
+        ),
+    ] = None,
 ) -> None:
-    """Fit the simulator to a run's ledger.
+    """Fit the simulator to a run's ledger, or to stages measured on a GPU.
 
     The run must have computed reward and reference both where your framework computes and on the
     card, at least 10 times each with a sound reading, and in batches of differing lengths if the
@@ -311,8 +326,8 @@ def calibrate(
       trainer.steps = 24
 
     What comes out holds for the devices, models, rows and lengths of that run; it says so, in the
-    file too.
-    """
+    file too. From a result of python -m benchmarks.gpu_stages it takes the levels of the stages.
+    """  # fmt: skip
     with needs_policy_extra():
         from ecorl.policy.calibration.calibrate import calibrate as fit
         from ecorl.policy.calibration.words import holds_for
@@ -322,8 +337,15 @@ def calibrate(
         folder = run_dir if run_dir.is_dir() else run_dir.parent
         path = writable(out or folder / "calibration.toml", "--out")
         assert path is not None
-        with reading_named_ledger():
-            made = fit(run_dir)
+        if run_dir.suffix == ".json":
+            from ecorl.bench.gpu.calibration import stages_calibration
+
+            made = stages_calibration(run_dir, rows or _USUAL_ROWS)
+        elif rows is not None:
+            raise ConfigError("--rows", rows, "nothing for a run, which has its own")
+        else:
+            with reading_named_ledger():
+                made = fit(run_dir)
         made.save(path)
         say(f"calibration: {path}")
         console = make_console()

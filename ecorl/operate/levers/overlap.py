@@ -56,10 +56,26 @@ def hidden_s(
         off_policy: whether training may be one step behind.
     """
     generation = next((draw for draw in draws if draw.stage is Stage.GENERATION), None)
-    beside = [draw for draw in draws if draw.stage in overlapping(off_policy)]
-    if generation is None or not beside:
+    if generation is None:
         return 0.0
-    share = 1.0 if off_policy else 1.0 - LAST_SHARE
+    scoring = [draw for draw in draws if draw.stage in INFERENCE_STAGES]
+    found = _hidden_s(generation, scoring, 1.0 - LAST_SHARE, limit_w, end)
+    if off_policy:
+        # Where the board's power leaves no room for all, less may still hide.
+        beside = [draw for draw in draws if draw.stage in overlapping(True)]
+        for stages in (scoring, beside):
+            found = np.maximum(found, _hidden_s(generation, stages, 1.0, limit_w, end))
+    return found
+
+
+def _hidden_s(
+    generation: StageDraw,
+    beside: Sequence[StageDraw],
+    share: float,
+    limit_w: float | None,
+    end: End,
+) -> Number:
+    """Compute the time that a share of some stages hides beside generation, s."""
     side_s = share * sum(draw.time_s for draw in beside)
     together_s = generation.time_s + side_s
     # No resource can be used twice at a time, and the board's power is one of them.
