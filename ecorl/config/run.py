@@ -57,7 +57,8 @@ class Config(Model):
     )
     trainer: TrainerConfig = Field(
         default_factory=TrainerConfig,
-        description="the trainer that `ecorl run` makes; not used by a trainer of your own",
+        description="the trainer that `ecorl run` makes; of a trainer of your own the keys of "
+        "micro-batches count alone",
     )
     placement: PlacementConfig = Field(
         default_factory=PlacementConfig,

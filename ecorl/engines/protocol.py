@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.engines.packing import PackedTokens
 from ecorl.records import ModelShape, Provenance, Stage
 
 Float32 = npt.NDArray[np.float32]
@@ -30,6 +31,9 @@ class ScoreBatch:
         temperature: the logits are divided by it before the log-softmax.
         micro_batch: rows per forward on the exact path; None means all at once. Row-invariant
             engines ignore it.
+        token_budget: tokens per forward on the exact path, padding included, where rows of like
+            length are packed together; None means that they stay as they are. Row-invariant
+            engines ignore it: they compute no padding.
     """
 
     sample_ids: tuple[str, ...]
@@ -37,6 +41,7 @@ class ScoreBatch:
     n_completion: tuple[int, ...]
     temperature: float = 1.0
     micro_batch: int | None = None
+    token_budget: int | None = None
 
     @classmethod
     def from_padded(
@@ -87,7 +92,7 @@ class ScoreBatch:
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled as one array instead of one for each row: ten times faster between processes, and
         # the training thread waits for it.
-        rest = (self.n_completion, self.temperature, self.micro_batch)
+        rest = (self.n_completion, self.temperature, self.micro_batch, self.token_budget)
         return _unpack_batch, (self.sample_ids, *_packed(self.token_ids, np.int64), *rest)
 
     def rows(self, indices: Sequence[int]) -> ScoreBatch:
@@ -98,6 +103,7 @@ class ScoreBatch:
             n_completion=tuple(self.n_completion[i] for i in indices),
             temperature=self.temperature,
             micro_batch=self.micro_batch,
+            token_budget=self.token_budget,
         )
 
 
@@ -128,6 +134,7 @@ class EngineReport:
         cards: load of the real cards; empty without cards, or where they are emulated.
         span_s: begin and end of the call in monotonic s of the engine's machine, where that is
             another one than its caller's; None where the caller's own times count.
+        packing: what packing made of the rows; None where they were not packed.
     """
 
     device_time_s: float | None
@@ -136,6 +143,7 @@ class EngineReport:
     host_time_s: float
     cards: tuple[CardLoad, ...] = ()
     span_s: tuple[float, float] | None = None
+    packing: PackedTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +201,10 @@ def _unpack_batch(
     n_completion: tuple[int, ...],
     temperature: float,
     micro_batch: int | None,
+    token_budget: int | None,
 ) -> ScoreBatch:
     rows = _unpacked(flat, starts, len(ids))
-    return ScoreBatch(ids, rows, n_completion, temperature, micro_batch)
+    return ScoreBatch(ids, rows, n_completion, temperature, micro_batch, token_budget)
 
 
 def _unpack_logprobs(

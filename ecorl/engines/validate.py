@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.packing import PackedTokens
 from ecorl.engines.protocol import (
     CardLoad,
     EngineReport,
@@ -53,6 +54,8 @@ def check_batch(batch: ScoreBatch, stage: Stage) -> None:
         raise EngineError(f"temperature is {batch.temperature}, needs to be above 0")
     if batch.micro_batch is not None and batch.micro_batch < 1:
         raise EngineError(f"micro_batch is {batch.micro_batch}, needs to be at least 1")
+    if batch.token_budget is not None and batch.token_budget < 1:
+        raise EngineError(f"token_budget is {batch.token_budget}, needs to be at least 1")
     for sample_id, row, n_completion in zip(
         batch.sample_ids, batch.token_ids, batch.n_completion, strict=True
     ):
@@ -200,7 +203,18 @@ def _checked_report(report: object) -> EngineReport | None:
         host_time_s=host_time_s,
         cards=tuple(card for card in report.cards if isinstance(card, CardLoad)),
         span_s=_span(report.span_s),
+        packing=_packing(report.packing),
     )
+
+
+def _packing(value: object) -> PackedTokens | None:
+    """What packing made of a batch, else None: counts that can be, and a difference or none."""
+    if not isinstance(value, PackedTokens):
+        return None
+    counts = (value.n_micro_batches, value.n_tokens, value.n_computed, value.n_unpacked)
+    if any(_figure(n) is None for n in counts):
+        return None
+    return replace(value, difference=_figure(value.difference))
 
 
 def _span(value: object) -> tuple[float, float] | None:

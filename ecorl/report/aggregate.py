@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ecorl.carbon.building import FROM_ACCOUNTING
@@ -29,6 +29,7 @@ from ecorl.report.head import head
 from ecorl.report.model import DeviceTelemetry, PowerTrace, Report
 from ecorl.report.nodes import lost_energy, node_facts
 from ecorl.report.notes import carbon_notes, notes
+from ecorl.report.packing import packing_remark
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import (
     barrier_summary,
@@ -107,10 +108,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         flips=rank_flips(evaluations),
         shifts=logprob_shifts(evaluations),
         own_evaluations=own_evaluations(metrics),
-        # Each attempt notes it again.
-        remarks=tuple(
-            dict.fromkeys(e.detail for e in reader.events() if e.kind is EventKind.NO_REFERENCE)
-        ),
+        remarks=_remarks(reader, metrics),
         decisions=decision_groups(placements),
         placements=tuple(placements),
         faults=tuple(reader.faults()),
@@ -126,6 +124,14 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         training_stage=geared,
     )
     return replace(report, missing=tuple(_missing(report, reader, known, executions, recorded)))
+
+
+def _remarks(reader: LedgerReader, metrics: Mapping[str, Sequence[MetricRow]]) -> tuple[str, ...]:
+    """What else there is to say of the stages."""
+    # Each attempt notes it again.
+    absent = dict.fromkeys(e.detail for e in reader.events() if e.kind is EventKind.NO_REFERENCE)
+    packed = packing_remark(metrics)
+    return (*absent, *([] if packed is None else [packed]))
 
 
 def _missing(

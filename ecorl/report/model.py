@@ -279,7 +279,8 @@ class Report:
         beside: what CodeCarbon found of the same time; None where it did not run.
         training_stage: in which gears and widths it trained; None where nobody told of any.
         own_evaluations: what the trainer's own evaluations found; None where it made none.
-        remarks: what else there is to say of the stages: why one of them is not there.
+        remarks: what else there is to say of the stages: why one of them is not there, and what
+            packing their rows saved.
     """
 
     head: Head

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.engines.packing import PackedTokens
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Action, Placement, Provenance, Role, StageWork
 
@@ -169,10 +170,12 @@ class Landed:
     Attributes:
         values: by index of the row: a float32 scalar, or ``[n_completion] float32``.
         bad_rows: indices of the rows that the exact path has to compute, ascending.
+        packing: what packing made of the rows, where the engine packed them and told of it.
     """
 
     values: Mapping[int, Float32]
     bad_rows: tuple[int, ...]
+    packing: PackedTokens | None = None
 
     def filled(self, answers: Sequence[Float32]) -> list[Float32]:
         """All rows in order, with the exact path's answers in place of the bad ones.

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
+from ecorl.engines.packing import PackedTokens
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import (
     EventKind,
@@ -32,6 +33,9 @@ from ecorl.runtime.training import TrainingSide
 
 ExactRows: TypeAlias = Callable[[Sequence[int]], Sequence[Float32]]
 """Answers the given rows on the exact path: one float32 scalar or vector a row."""
+
+TellPacking: TypeAlias = Callable[[PackedTokens], None]
+"""Takes what packing made of the rows of a batch."""
 
 
 class RecordWriter(Protocol):
@@ -323,15 +327,21 @@ class Runtime(Protocol):
         ...
 
 
-def join(runtime: Runtime, run: StageRun, exact: ExactRows) -> list[Float32]:
+def join(
+    runtime: Runtime, run: StageRun, exact: ExactRows, note: TellPacking | None = None
+) -> list[Float32]:
     """Wait for a submitted batch and fill what did not arrive: `Runtime.land`, then `fill`.
 
     Args:
         runtime: that it was submitted to.
         run: whose rows were sent.
         exact: answers rows on the exact path.
+        note: takes what packing made of the rows in the engine, where it packed them.
 
     Raises:
         EngineError: when the rows were not sent.
     """
-    return runtime.fill(run, runtime.land(run), exact)
+    landed = runtime.land(run)
+    if note is not None and landed.packing is not None:
+        note(landed.packing)
+    return runtime.fill(run, landed, exact)

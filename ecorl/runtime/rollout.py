@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import EVALUATION, ModelShape, Role, Stage, StageWork
 from ecorl.runtime.handles import Float32, Iteration, StageRun, without
-from ecorl.runtime.protocol import ExactRows, Runtime, join
+from ecorl.runtime.protocol import ExactRows, Runtime, TellPacking, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class InferenceCall:
         deliver: takes all answers, in the order of the rows, once they are joined.
         is_deferred: whether the framework itself would come to it later than now (`Rollout.restart`
             starts its clock), and not at once.
+        note: takes what packing made of the rows in the engine, where it packed them.
     """
 
     work: StageWork
@@ -41,6 +42,7 @@ class InferenceCall:
     exact: ExactRows
     deliver: Callable[[list[Float32]], None]
     is_deferred: bool = False
+    note: TellPacking | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ class Rollout:
         ready = [item for item in self._open.calls if item.call.work.stage is stage]
         self._open.calls = [item for item in self._open.calls if item.call.work.stage is not stage]
         for item in ready:
-            rows = join(self.runtime, item.run, item.call.exact)
+            rows = join(self.runtime, item.run, item.call.exact, item.call.note)
             self._open.runs.pop(item.run.stage.serial, None)
             with self.runtime.clock:
                 item.call.deliver(rows)

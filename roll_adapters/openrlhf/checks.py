@@ -67,6 +67,7 @@ def fitted(config: Config, args: Any) -> Config:
         allowed = f"{algorithm}, or left out: --algo.advantage.estimator is {estimator}"
         raise ConfigError("algorithm", config.algorithm, allowed)
     check_budget(config)
+    _check_micro_batches(config)
     _check_overlap(config, args)
     _check_exact_engine(config, args)
     _check_tokenizers(config, args)
@@ -77,6 +78,13 @@ def fitted(config: Config, args: Any) -> Config:
         assert isinstance(config.runtime, RayRuntimeConfig)
         check_accelerators(n_engines, config.runtime.patience_s)
     return config.model_copy(update={"adapter": "openrlhf"})
+
+
+def _check_micro_batches(config: Config) -> None:
+    """Refuse to pack rows: OpenRLHF packs them itself."""
+    if config.trainer.adaptive_micro_batch:
+        allowed = "false: OpenRLHF packs rows itself, with --train.dynamic_batch_enable"
+        raise ConfigError("trainer.adaptive_micro_batch", True, allowed)
 
 
 def _check_overlap(config: Config, args: Any) -> None:

@@ -41,6 +41,7 @@ def check(
         ConfigError: for the first setting that cannot work.
     """
     _check_budget(read)
+    _check_micro_batches(read)
     _check_moves(read, pipeline_config, moves=moves)
     _check_overlap(read, pipeline_config)
     _check_card_roles(read, movable)
@@ -90,6 +91,16 @@ def _check_budget(read: RollConfig) -> None:
         check_budget(read.config)
     except ConfigError as error:
         raise read.error(f"ecorl.{error.key}", error.value, error.allowed) from None
+
+
+def _check_micro_batches(read: RollConfig) -> None:
+    """Refuse to pack rows: ROLL packs them itself."""
+    if read.config.trainer.adaptive_micro_batch:
+        allowed = (
+            "false: ROLL packs rows itself, with use_dynamic_batching_in_train and "
+            "use_dynamic_batching_in_infer of a role"
+        )
+        raise read.error("ecorl.trainer.adaptive_micro_batch", True, allowed)
 
 
 def _check_width(read: RollConfig) -> None:

@@ -21,8 +21,8 @@ import torch
 from ray import cloudpickle
 
 from ecorl.engines.protocol import LogprobResult, ScoreBatch, ScoreResult
-from ecorl.engines.torch.engine import micro_batches, pad_right
 from ecorl.engines.torch.loading import HOST_DEVICE, host_report, loading_errors, shape_of
+from ecorl.engines.torch.padding import micro_batches, pad_right
 from ecorl.engines.validate import check_batch
 from ecorl.errors import CheckpointError, EngineCrashed, EngineError
 from ecorl.records import Stage

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
-from ecorl.config import Config, load_config
+from ecorl.config import Config, TrainerConfig, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.records import Algorithm, EventKind
@@ -24,7 +24,7 @@ from ecorl.runtime.runs.notices import ALREADY_ATTACHED, tell_end, tell_start
 from ecorl.runtime.runs.record import AttachedRun, RunRecord, run_facts
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.trl.adapters import check_reference, no_reference
-from roll_adapters.trl.attachment import HOOKED, TrlAttachment
+from roll_adapters.trl.attachment import HOOKED, Changes, TrlAttachment
 from roll_adapters.trl.callbacks import LedgerCallback, StageCallback
 from roll_adapters.trl.description import (
     is_refreshed,
@@ -33,6 +33,8 @@ from roll_adapters.trl.description import (
     watches,
 )
 from roll_adapters.trl.gears.shifting import TrlGears
+from roll_adapters.trl.packing.packed_trainer import TrlPacking
+from roll_adapters.trl.packing.rule import check_packing
 from roll_adapters.trl.processes import TrainerProcesses
 
 logger = logging.getLogger(__name__)
@@ -53,9 +55,10 @@ def attach(
 
     Args:
         trainer: the trainer, made but not yet training.
-        config: a config, the path of a TOML file, or a preset's name. Its ``trainer`` and
-            ``task`` tables are not used here: the trainer is made already. The algorithm is the
-            trainer's where the config sets none, and so is the seed in any case.
+        config: a config, the path of a TOML file, or a preset's name. Its ``task`` table is not
+            used here, and of ``trainer`` only ``adaptive_micro_batch`` and ``micro_batch_tokens``
+            are: the trainer is made already. The algorithm is the trainer's where the config sets
+            none, and so is the seed in any case.
         run_dir: folder of the run's record; default is the config's ``run_dir``.
         resume_from_checkpoint: what ``trainer.train`` will get under that name, when it goes on
             with a training that was stopped or killed: the record goes on too.
@@ -131,16 +134,14 @@ def attach_to_record(
     processes = processes or TrainerProcesses(trainer, config)
     training, head = _head(trainer, config, run_dir, record, processes)
     runtime = processes.runtime(training, head)
-    gears = None
-    if config.gears.is_on:
-        gears = TrlGears(trainer, config, runtime.record, processes.ranks, record.gears)
+    changes = _changes(trainer, config, runtime, record, processes)
     runtime.start()
     on_close = _ending(runtime, record) if record.owned else _nothing
     save = _saver(trainer, run_dir / "models", processes) if is_refreshed(trainer) else None
     frozen = FrozenModels(runtime, watches(trainer, runtime), save)
     # Wrapped last, so that an engine that does not start leaves the trainer as it was.
     attachment = TrlAttachment(
-        trainer, runtime, on_close, frozen, processes.prefix, gears, processes.ranks
+        trainer, runtime, on_close, frozen, processes.prefix, changes, processes.ranks
     )
     attachment.wrap()
     why = no_reference(trainer)
@@ -153,6 +154,18 @@ def attach_to_record(
         goes_on = not record.opened.is_new
         tell_start(run_dir, config, runtime.record, offloaded, goes_on=goes_on)
     return attachment
+
+
+def _changes(
+    trainer: Any, config: Config, runtime: Runtime, record: RunRecord, processes: TrainerProcesses
+) -> Changes:
+    """Make what the config changes in how the trainer computes."""
+    gears = packing = None
+    if config.gears.is_on:
+        gears = TrlGears(trainer, config, runtime.record, processes.ranks, record.gears)
+    if config.trainer.adaptive_micro_batch:
+        packing = TrlPacking(trainer, config, processes.ranks)
+    return Changes(gears, packing)
 
 
 def _ending(runtime: Runtime, record: RunRecord) -> Callable[[TrlAttachment], None]:
@@ -218,13 +231,23 @@ def _settings(trainer: Any, source: Config | str | Path) -> Config:
         settings = source
     else:
         settings = load_config(str(source), key="config")
-        unused = sorted(settings.model_fields_set & {"task", "trainer"})
+        unused = _unused(settings)
         if unused:
             told = "%s: attach does not use %s: the trainer is made already"
             logger.warning(told, source, unused)
     if "algorithm" not in settings.model_fields_set:
         settings = settings.model_copy(update={"algorithm": str(_algorithm(trainer))})
     return with_seed_of_trainer(settings, int(trainer.args.seed), source)
+
+
+def _unused(settings: Config) -> list[str]:
+    """Tables and keys of a config that say nothing of a trainer which is made already."""
+    unused = settings.model_fields_set & {"task", "trainer"}
+    taken = settings.trainer.model_fields_set & TrainerConfig.of_any_trainer
+    if taken:
+        others = settings.trainer.model_fields_set - taken
+        unused = (unused - {"trainer"}) | {f"trainer.{key}" for key in others}
+    return sorted(unused)
 
 
 def _nothing(attachment: TrlAttachment) -> None:
@@ -293,6 +316,7 @@ def check_supported(trainer: Any, config: Config) -> None:
     if missing:
         raise ConfigError("trainer", name, f"of TRL 1.16 to 1.x; this one lacks {missing}")
     check_reference(trainer, config)
+    check_packing(trainer, config)
     expected = _algorithm(trainer)
     if config.algorithm_enum is not expected:
         allowed = f"{expected} for a {name}"

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
-from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import Action, Stage, StageWork
+from ecorl.records import Stage, StageWork
 from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.rollout import InferenceCall, Rollout
+from ecorl.runtime.rollout import Rollout
 from ecorl.runtime.runs.record import ending_by
-from roll_adapters.trl.adapters import OWN_REFERENCE, answers_for_reference, is_own_reference
 from roll_adapters.trl.gears.shifting import TrlGears
-from roll_adapters.trl.reference import ReferenceCall
+from roll_adapters.trl.log_probs import LogProbStages
+from roll_adapters.trl.packing.loss import unscaled
+from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.rewards import RewardStages
 from roll_adapters.trl.saves import save_or_note
 
@@ -37,9 +35,11 @@ logger = logging.getLogger(__name__)
 
 Original = Callable[..., Any]
 
+LOG_PROBS = "_get_per_token_logps_and_entropies"
+
 HOOKED = (
     "_generate",
-    "_get_per_token_logps_and_entropies",
+    LOG_PROBS,
     "_calculate_rewards",
     "compute_loss",
     "training_step",
@@ -64,6 +64,19 @@ class _Evaluated:
         self.completions += [len(c) for c in completion_ids]
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a config changes in how a trainer computes.
+
+    Attributes:
+        gears: numeric formats of the training stage; None: it stays as the trainer has it.
+        packing: micro-batches of even tokens; None: they stay as the trainer has them.
+    """
+
+    gears: TrlGears | None = None
+    packing: TrlPacking | None = None
+
+
 class TrlAttachment:
     """The wrapped methods of one trainer; made by `attach`, undone by `detach`.
 
@@ -73,10 +86,12 @@ class TrlAttachment:
         on_close: called once with the attachment, when it ends.
         frozen: notices when an engine no longer stands for its model.
         prefix: put before the ids of rows, where several processes train.
-        gears: numeric formats of the training stage; None: it stays as the trainer has it.
+        changes: what the config changes in how the trainer computes; None: nothing.
         ranks: exchange with the processes that train with this one; None where there are none.
 
     Attributes:
+        gears: from `Changes`.
+        packing: likewise.
         closed: whether it has ended.
         has_begun: whether a training has begun that it follows.
         ended_by: the error that ended the training, and is in the record; None while none did.
@@ -96,10 +111,12 @@ class TrlAttachment:
         on_close: Callable[[TrlAttachment], None],
         frozen: FrozenModels,
         prefix: str = "",
-        gears: TrlGears | None = None,
+        changes: Changes | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        self.trainer, self.runtime, self.gears = trainer, runtime, gears
+        self.trainer, self.runtime = trainer, runtime
+        changes = changes or Changes()
+        self.gears, self.packing = changes.gears, changes.packing
         self.closed = self.has_begun = False
         self.ended_by: BaseException | None = None
         self.choice: GearChoice | None = None
@@ -108,11 +125,12 @@ class TrlAttachment:
         self.guards_saves = False
         self.missed_save: int | None = None
         self._ranks = ranks
-        self._on_close, self._frozen = on_close, frozen
+        self._on_close = on_close
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
         width = int(trainer.accelerator.num_processes)
         self._rollout = Rollout(runtime, self._policy_shape, prefix, width)
-        self._rewards = RewardStages(trainer, self._rollout, frozen)
+        self._rewards = RewardStages(trainer, self._rollout, frozen, self.packing)
+        self._log_probs = LogProbStages(trainer, self._rollout, frozen, self.packing)
         self._evaluated: _Evaluated | None = None
         self._told = False
         self._logged = runtime.totals() if runtime.is_head else RunTotals()
@@ -233,92 +251,16 @@ class TrlAttachment:
         self._rewards.submit(prompts, completions, completion_ids)
         return output
 
-    # ------------------------------------------------------------ reference
+    # ------------------------------------------------------------ log-probs
 
-    def _per_token_logps(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        original = self._original["_get_per_token_logps_and_entropies"]
-
-        def own() -> Any:
-            return original(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, *args, **kwargs
-            )
-
+    def _per_token_logps(self, *args: Any, **kwargs: Any) -> Any:
+        original = self._original[LOG_PROBS]
         # Within the loss a forward is part of actor_train, whoever's it is, and so it is within a
         # measurement of the gears.
         is_measuring = self.gears is not None and self.gears.is_measuring
         if not self.training or self._rollout.training or is_measuring:
-            return own()
-        call = ReferenceCall(original, model, input_ids, attention_mask, logits_to_keep, batch_size)
-        if is_own_reference(self.trainer):
-            policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
-            answers = answers_for_reference(policy)
-            if answers is None:
-                return own()  # no telling whose time it is
-            if answers:
-                return self._reference(call, own, may_offload=False)
-            return self._old_logps(own, input_ids)
-        if self.trainer.ref_model is None or model is not self.trainer.ref_model:
-            return self._old_logps(own, input_ids)
-        plain = not args and not any(kwargs.values())  # no images, no entropies
-        return self._reference(call, own, may_offload=plain)
-
-    def _reference(
-        self, call: ReferenceCall, own: Callable[[], Any], *, may_offload: bool
-    ) -> tuple[Any, Any, Any]:
-        """Answer for the reference: with a tensor that the barrier fills, or as TRL itself does."""
-        work = call.work(self.runtime.training.models.get(Stage.REFERENCE))
-        if is_own_reference(self.trainer):
-            work = replace(work, kept_because=OWN_REFERENCE)
-        target: list[torch.Tensor] = []
-
-        def batch() -> ScoreBatch:
-            rows = call.batch(self._rollout.sample_ids, float(self.trainer.temperature))
-            target.append(call.unfilled())
-            return rows
-
-        run = self._rollout.submit(
-            InferenceCall(
-                work,
-                batch,
-                call.exact,
-                lambda rows: call.fill(target[0], rows),
-            ),
-            may_offload=may_offload
-            and self._rollout.expects(Stage.REFERENCE, call.n_rows)
-            and self._frozen.unchanged(Stage.REFERENCE, call.model),
-        )
-        if not run.sent:
-            output: tuple[Any, Any, Any] = own()
-            self._rollout.end(run)
-            return output
-        # Action a2 is sequential: nothing of the GPU path runs beside the card.
-        if run.placement.action is Action.FPGA:
-            self._rollout.join(Stage.REFERENCE)
-        return target[0], None, None
-
-    def _old_logps(self, own: Callable[[], Any], input_ids: torch.Tensor) -> Any:
-        """Account the policy's forward before training as training work without output tokens."""
-        work = StageWork(
-            stage=Stage.ACTOR_TRAIN,
-            n_sequences=int(input_ids.shape[0]),
-            n_tokens=int(input_ids.numel()),
-            n_output_tokens=0,
-            max_length=int(input_ids.shape[1]),
-            model=self._policy_shape,
-        )
-        run = self._rollout.start(work)
-        output = own()
-        self._rollout.end(run)
-        return output
+            return original(*args, **kwargs)
+        return self._log_probs.compute(original, *args, **kwargs)
 
     # ------------------------------------------------------------ completion barrier
 
@@ -329,9 +271,14 @@ class TrlAttachment:
         # Both are waited for here, though only rewards are asked for: TRL computes advantages right
         # after this call, and may read the reference's tensor from then on.
         self._rollout.barrier_ahead = False
-        self._rollout.join(Stage.REWARD)
-        self._rollout.join(Stage.REFERENCE)
-        return self._rewards.calculate(original, *args, **kwargs)
+        with nullcontext() if self.packing is None else self.packing.rewards():
+            self._rollout.join(Stage.REWARD)
+            self._rollout.join(Stage.REFERENCE)
+            output = self._rewards.calculate(original, *args, **kwargs)
+        if self.packing is not None:
+            with self.runtime.clock:
+                self.packing.forwards.compare()
+        return output
 
     # ------------------------------------------------------------ training
 
@@ -354,8 +301,12 @@ class TrlAttachment:
             # Joined long before, unless a trainer knows no barrier.
             self._rollout.join(Stage.REFERENCE)
         gears = self.gears if self.training else None
+        packing = self.packing if self.training else None
         if gears is not None and not self._rollout.training:
             self._measure(gears, inputs)  # its own execution comes before that of the micro-batch
+        if packing is not None and not self._rollout.training:
+            with self.runtime.clock:
+                packing.forwards.compare_training(self._original[LOG_PROBS], model, inputs)
         if self.training and not self._rollout.training:
             n_output = int(inputs["completion_mask"].sum())
             n_tokens = n_output + int(inputs["prompt_mask"].sum())
@@ -363,6 +314,9 @@ class TrlAttachment:
             label = None if gears is None else gears.label
             self._rollout.begin_training(n_rows, n_tokens, n_output, label)
         original = self._original["compute_loss"]
+        if packing is not None:
+            scaled = unscaled if gears is None else gears.scaled
+            original = packing.loss.wrapped(original, self._original[LOG_PROBS], scaled)
         if gears is None:
             return original(model, inputs, *args, **kwargs)
         return gears.compute_loss(original, model, inputs, *args, **kwargs)

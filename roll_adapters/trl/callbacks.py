@@ -87,7 +87,9 @@ class StageCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
             self._attachment.guards_saves = True  # the user has not asked for this one
         if not self._attachment.closed:
             self._attachment.end_training_stage()
-            runtime = self._attachment.runtime
+            runtime, packing = self._attachment.runtime, self._attachment.packing
+            if packing is not None:
+                packing.end_step(runtime.record)
             if runtime.is_head:
                 with runtime.clock:
                     record_peak_memory(runtime.record, state.global_step)

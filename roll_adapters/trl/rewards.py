@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Role, Stage, StageWork
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import StageRun
 from ecorl.runtime.rollout import InferenceCall, Rollout
 from roll_adapters.trl.functions import IN_PROCESS, FunctionReward
+from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.reward import OTHER, RewardModelCall
 
 logger = logging.getLogger(__name__)
@@ -52,10 +54,14 @@ class RewardStages:
         trainer: the TRL trainer.
         rollout: its rollouts.
         frozen: notices when an engine no longer stands for its model.
+        packing: packs rows into micro-batches; None: they stay as TRL has them.
     """
 
-    def __init__(self, trainer: Any, rollout: Rollout, frozen: FrozenModels) -> None:
+    def __init__(
+        self, trainer: Any, rollout: Rollout, frozen: FrozenModels, packing: TrlPacking | None
+    ) -> None:
         self._trainer, self._rollout, self._frozen = trainer, rollout, frozen
+        self._packing = packing
         self._runtime = rollout.runtime
         self._under_way: list[_ModelReward] = []
 
@@ -87,7 +93,7 @@ class RewardStages:
     ) -> None:
         with EngineBoundary() as boundary, self._runtime.clock:
             texts = model.texts(prompts, completions)
-            batch = model.batch(self._rollout.sample_ids, texts, n_completion)
+            batch = self._packed(model.batch(self._rollout.sample_ids, texts, n_completion))
         if boundary.error is None:
             work = StageWork(
                 stage=Stage.REWARD,
@@ -114,9 +120,18 @@ class RewardStages:
             lambda bad: model.exact(texts, bad),
             deliver,
             is_deferred=True,  # TRL itself would run it at the barrier
+            note=None if self._packing is None else self._packing.noting(model.role),
         )
         reward = _ModelReward(model, self._rollout.submit(call, may_offload=may_offload))
         self._under_way.append(reward)
+
+    def _packed(self, batch: ScoreBatch) -> ScoreBatch:
+        """Tell an engine how many tokens its forward passes may have, where rows are packed."""
+        if self._packing is None or not len(batch):
+            return batch
+        lengths = [len(row) for row in batch.token_ids]
+        budget = self._packing.budget(lengths, len(batch) * max(lengths))
+        return replace(batch, token_budget=budget)
 
     # ------------------------------------------------------------ at the barrier
 

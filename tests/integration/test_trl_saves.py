@@ -93,6 +93,7 @@ def test_a_save_for_the_end_that_the_control_path_asked_for_is_ecorl_s():
 
     runtime = SimpleNamespace(is_head=False, settle=nothing)
     attachment = SimpleNamespace(
+        packing=None,
         closed=False, guards_saves=False, runtime=runtime,
         begin_step=nothing, end_training_stage=nothing,
     )  # fmt: skip

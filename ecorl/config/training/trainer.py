@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field, StrictFloat, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from ecorl.config.base import MANY, Model
 from ecorl.config.mistakes import RefusedValue
@@ -12,6 +12,11 @@ from ecorl.config.mistakes import RefusedValue
 
 class TrainerConfig(Model):
     """The trainer that `ecorl run` makes; names follow TRL."""
+
+    of_any_trainer: ClassVar[frozenset[str]] = frozenset(
+        {"adaptive_micro_batch", "micro_batch_tokens"}
+    )
+    """Keys that a trainer takes which the user has made."""
 
     steps: StrictInt = Field(60, ge=1, le=MANY, description="number of optimizer steps")
     per_device_batch_size: StrictInt = Field(
@@ -54,6 +59,26 @@ class TrainerConfig(Model):
         description="numbers of training processes (widths) that [carbon.control] may choose "
         "between, rising; the run begins with the first; each divides per_device_batch_size",
     )
+    adaptive_micro_batch: StrictBool = Field(
+        False,
+        description="pack rows of like length into micro-batches of even tokens, in scoring and in "
+        "training: less padding is computed; batch and samples stay, numbers differ by their "
+        "rounding; a TRL trainer of your own takes this key and the next too",
+    )
+    micro_batch_tokens: StrictInt | None = Field(
+        None,
+        ge=1,
+        le=MANY,
+        description="tokens of such a micro-batch at most, padding included; a row that is longer "
+        "is alone; not set: chosen for each batch, so that less padding pays for more passes",
+    )
+
+    @model_validator(mode="after")
+    def _tokens_belong_to_packing(self) -> TrainerConfig:
+        if self.micro_batch_tokens is not None and not self.adaptive_micro_batch:
+            allowed = "left out without trainer.adaptive_micro_batch"
+            raise RefusedValue("micro_batch_tokens", self.micro_batch_tokens, allowed)
+        return self
 
     @model_validator(mode="after")
     def _widths_rise(self) -> TrainerConfig:

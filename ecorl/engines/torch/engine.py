@@ -17,14 +17,21 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ecorl.engines.protocol import Float32, Int64, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.packing import COMPARED_EVERY, relative_difference
+from ecorl.engines.protocol import (
+    EngineReport,
+    Float32,
+    LogprobResult,
+    ScoreBatch,
+    ScoreResult,
+)
 from ecorl.engines.torch.loading import (
     HOST_DEVICE,
     default_device,
@@ -33,6 +40,14 @@ from ecorl.engines.torch.loading import (
     shape_of,
     torch_threads,
 )
+from ecorl.engines.torch.padding import (
+    ForwardPass,
+    as_padded,
+    log_prob_forwards,
+    packed_tokens,
+    reward_forwards,
+)
+from ecorl.engines.torch.positions import has_relative_positions
 from ecorl.engines.validate import check_batch
 from ecorl.errors import EngineCrashed, EngineError
 from ecorl.records import Stage
@@ -41,8 +56,6 @@ if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
-
-Int64Matrix: TypeAlias = npt.NDArray[np.int64]
 
 
 class TorchEngine:
@@ -87,6 +100,7 @@ class TorchEngine:
             checkpoint, stage, torch_device or default_device(device), dtype
         )
         self.model = shape_of(self._model)
+        self._n_packed = 0
         self._head: _LogprobHead | None = None
         if stage is Stage.REFERENCE:
             self._head = _LogprobHead(self._model)
@@ -105,13 +119,13 @@ class TorchEngine:
             raise EngineError("a reference engine does not score")
         started_s = self._begin(batch)
         values = np.zeros(len(batch), dtype=np.float32)
+        report = None
         if len(batch):
-            ids, mask = pad_right(batch.token_ids)
-            last = mask.sum(axis=1) - 1
             with self._lock, self._forward():
-                for rows in micro_batches(batch):
-                    values[rows] = _reward_forward(self._model, ids[rows], mask[rows], last[rows])
-        return ScoreResult(batch.sample_ids, values, host_report(started_s))
+                forwards = list(reward_forwards(batch))
+                values = self._rewards(batch, forwards)
+                report = self._report(batch, forwards, values, started_s)
+        return ScoreResult(batch.sample_ids, values, report or host_report(started_s))
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
         """Compute the log-probability of each completion token given all earlier ones, in nats.
@@ -126,20 +140,59 @@ class TorchEngine:
         if self._head is None:
             raise EngineError(f"an engine of stage {self.stage} does not give log-probs")
         started_s = self._begin(batch)
-        n_keep = max(batch.n_completion, default=0)
-        padded = np.zeros((len(batch), n_keep), dtype=np.float32)
-        if n_keep:
-            ids, mask = pad_like_trl(batch.token_ids, batch.n_completion)
+        padded = np.zeros((len(batch), 0), dtype=np.float32)
+        report = None
+        if max(batch.n_completion, default=0):
             with self._lock, self._forward():
-                for rows in micro_batches(batch):
-                    padded[rows] = self._head(ids[rows], mask[rows], n_keep, batch.temperature)
+                forwards = self._log_prob_forwards(batch)
+                padded = self._log_probs(batch, forwards)
+                report = self._report(batch, forwards, padded, started_s)
         values = tuple(row[:n].copy() for row, n in zip(padded, batch.n_completion, strict=True))
-        return LogprobResult(batch.sample_ids, values, host_report(started_s))
+        return LogprobResult(batch.sample_ids, values, report or host_report(started_s))
 
     def close(self) -> None:
         """Free the model; further calls raise `EngineError`."""
         with self._lock:
             self._model = self._head = None
+
+    def _rewards(self, batch: ScoreBatch, forwards: Sequence[ForwardPass]) -> Float32:
+        values = np.zeros(len(batch), dtype=np.float32)
+        for forward in forwards:
+            values[forward.rows] = _reward_forward(self._model, forward)
+        return values
+
+    def _log_prob_forwards(self, batch: ScoreBatch) -> list[ForwardPass]:
+        trims = batch.token_budget is not None and has_relative_positions(self._model)
+        return list(log_prob_forwards(batch, trims_prompts=trims))
+
+    def _log_probs(self, batch: ScoreBatch, forwards: Sequence[ForwardPass]) -> Float32:
+        assert self._head is not None
+        values = np.zeros((len(batch), max(batch.n_completion)), dtype=np.float32)
+        for forward in forwards:
+            values[forward.rows, : forward.n_keep] = self._head(forward, batch.temperature)
+        return values
+
+    def _report(
+        self, batch: ScoreBatch, forwards: list[ForwardPass], values: Float32, started_s: float
+    ) -> EngineReport:
+        """Report the time, and of packed rows what it saved; now and then they are compared.
+
+        The rows are then computed once more without packing, which counts to no time of theirs.
+        """
+        report = host_report(started_s)
+        if batch.token_budget is None:
+            return report
+        difference = None
+        if self._n_packed % COMPARED_EVERY == 0:
+            plain = as_padded(batch)
+            others = (
+                self._rewards(plain, list(reward_forwards(plain)))
+                if self._head is None
+                else self._log_probs(plain, self._log_prob_forwards(plain))
+            )
+            difference = relative_difference(_real(batch, values), _real(batch, others))
+        self._n_packed += 1
+        return replace(report, packing=packed_tokens(batch, forwards, difference))
 
     def _begin(self, batch: ScoreBatch) -> float:
         if self._model is None:
@@ -159,48 +212,16 @@ class TorchEngine:
             raise EngineCrashed(f"{type(error).__name__}: {error}") from error
 
 
-def pad_right(rows: tuple[Int64, ...]) -> tuple[Int64Matrix, Int64Matrix]:
-    """Pad on the right with 0; returns ids and attention mask, ``[n_rows, longest] int64``."""
-    return _pad(rows, [0] * len(rows), max(len(row) for row in rows))
+def _real(batch: ScoreBatch, values: Float32) -> Float32:
+    """Values of rows, without those at places where a row has no token."""
+    if values.ndim == 1:
+        return values
+    n_completion = np.array(batch.n_completion)
+    real: Float32 = values[np.arange(values.shape[1]) < n_completion[:, np.newaxis]]
+    return real
 
 
-def pad_like_trl(
-    rows: tuple[Int64, ...], n_completion: tuple[int, ...] | list[int]
-) -> tuple[Int64Matrix, Int64Matrix]:
-    """Pad prompts on the left and completions on the right, over the whole batch.
-
-    The pad token is 0 whatever the tokenizer says: masked positions have no weight in the
-    attention, so that it does not affect any result.
-
-    Args:
-        rows: token ids of each row, prompt and completion, ``[length] int64``.
-        n_completion: number of completion tokens at the end of each row.
-
-    Returns:
-        Token ids and attention mask, ``[n_rows, longest prompt + longest completion] int64``.
-    """
-    n_prompt = [len(row) - n for row, n in zip(rows, n_completion, strict=True)]
-    longest = max(n_prompt)
-    return _pad(rows, [longest - n for n in n_prompt], longest + max(n_completion))
-
-
-def _pad(rows: tuple[Int64, ...], starts: list[int], width: int) -> tuple[Int64Matrix, Int64Matrix]:
-    ids = np.zeros((len(rows), width), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
-        ids[index, start : start + len(row)] = row
-        mask[index, start : start + len(row)] = 1
-    return ids, mask
-
-
-def micro_batches(batch: ScoreBatch) -> Iterator[slice]:
-    """Yield the slices of rows that share a forward, in order."""
-    size = batch.micro_batch or len(batch)
-    for start in range(0, len(batch), size):
-        yield slice(start, start + size)
-
-
-def _reward_forward(model: Any, ids: Int64Matrix, mask: Int64Matrix, last: Int64) -> Float32:
+def _reward_forward(model: Any, forward: ForwardPass) -> Float32:
     """Rewards of one micro-batch, ``[n] float32``.
 
     The classifier's own forward searches for the last token that is not its pad token, and reads
@@ -210,11 +231,12 @@ def _reward_forward(model: Any, ids: Int64Matrix, mask: Int64Matrix, last: Int64
 
     device = model.device
     hidden = model.base_model(
-        input_ids=torch.from_numpy(ids).to(device),
-        attention_mask=torch.from_numpy(mask).to(device),
+        input_ids=torch.from_numpy(forward.ids).to(device),
+        attention_mask=torch.from_numpy(forward.mask).to(device),
         use_cache=False,
     ).last_hidden_state
-    rows = torch.arange(len(ids), device=device)
+    rows = torch.arange(len(forward.ids), device=device)
+    last = forward.mask.sum(axis=1) - 1
     logits = model.score(hidden)[rows, torch.from_numpy(last).to(device), 0]
     return np.asarray(logits.float().cpu().numpy(), dtype=np.float32)
 
@@ -231,19 +253,17 @@ class _LogprobHead:
         self._temperature: float | None = None
         self._fuse = _trl_fused_head()
 
-    def __call__(
-        self, ids: Int64Matrix, mask: Int64Matrix, n_keep: int, temperature: float
-    ) -> Float32:
-        """Log-probs of the last `n_keep` positions, ``[n_rows, n_keep] float32``."""
+    def __call__(self, forward: ForwardPass, temperature: float) -> Float32:
+        """Log-probs at the completions' positions, ``[n_rows, n_keep] float32``."""
         import torch
 
         device = self._model.device
-        token_ids = torch.from_numpy(ids).to(device)
-        attention = torch.from_numpy(mask).to(device)
+        token_ids = torch.from_numpy(forward.ids).to(device)
+        attention = torch.from_numpy(forward.mask).to(device)
         if self._fuse is None:
-            values = self._plain(token_ids, attention, n_keep, temperature)
+            values = self._plain(token_ids, attention, forward.n_keep, temperature)
         else:
-            values = self._fused(token_ids, attention, n_keep, temperature)
+            values = self._fused(token_ids, attention, forward.n_keep, temperature)
         return np.asarray(values.float().cpu().numpy(), dtype=np.float32)
 
     def _fused(

@@ -170,21 +170,25 @@ def joined(batches: Sequence[ScoreBatch]) -> ScoreBatch:
         n_completion=tuple(n for b in batches for n in b.n_completion),
         temperature=first.temperature,
         micro_batch=first.micro_batch or (len(first) if alike and len(first) else None),
+        token_budget=max((b.token_budget for b in batches if b.token_budget), default=None),
     )
 
 
 def parted(landed: Landed, n_rows: Sequence[int]) -> list[Landed]:
     """Part the rows of a joined batch again.
 
+    What packing made of them all is told to the first process alone, so that it counts once.
+
     Args:
         landed: of the whole batch.
         n_rows: rows of each process.
     """
-    parts, begin = [], 0
+    parts: list[Landed] = []
+    begin = 0
     for n in n_rows:
         values = {i - begin: v for i, v in landed.values.items() if begin <= i < begin + n}
         bad = tuple(i - begin for i in landed.bad_rows if begin <= i < begin + n)
-        parts.append(Landed(values, bad))
+        parts.append(Landed(values, bad, None if parts else landed.packing))
         begin += n
     return parts
 

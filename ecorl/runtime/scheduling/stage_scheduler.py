@@ -292,7 +292,8 @@ class StageScheduler:
         # Ledger: the wait, a fault, and the engine's execution with its energy.
         with clock:
             self._recorder.record_outcome(stage, pending, outcome, lane)
-        return Landed(outcome.values, outcome.bad_rows)
+        packing = None if outcome.report is None else outcome.report.packing
+        return Landed(outcome.values, outcome.bad_rows, packing)
 
     def forget(self, stage: PlacedStage) -> None:
         """Give up a stage that will not end: an exception has cut its iteration short.

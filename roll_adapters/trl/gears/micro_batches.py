@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +110,7 @@ def repeat(trainer: Any, model: Any, batches: Sequence[MicroBatch]) -> list[torc
         _forget_metrics(trainer, batch.before.n_metrics, batch.after.n_metrics)
     vars(trainer).update(batches[0].before.counted)
     losses = []
-    with _prepared(trainer):
+    with prepared(trainer):
         for number, batch in enumerate(batches, 1):
             batch.random.restore()
             # Gradients of several processes meet with the last micro-batch, and losses look whether
@@ -122,17 +122,34 @@ def repeat(trainer: Any, model: Any, batches: Sequence[MicroBatch]) -> list[torc
 
 
 @contextmanager
-def _prepared(trainer: Any) -> Iterator[None]:
-    """Have the trainer take inputs as they are inside the block: they were prepared before."""
-    own = trainer.__dict__.get("_prepare_inputs")
-    trainer.__dict__["_prepare_inputs"] = lambda inputs: inputs
+def prepared(trainer: Any) -> Iterator[None]:
+    """Have the trainer take inputs as they are inside the block: they were prepared before.
+
+    Args:
+        trainer: the TRL trainer.
+    """
+    with replaced(trainer, "_prepare_inputs", lambda inputs: inputs):
+        yield
+
+
+@contextmanager
+def replaced(trainer: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Have another function stand for a trainer's method inside the block, on the object only.
+
+    Args:
+        trainer: the TRL trainer.
+        name: of the method.
+        method: what is called in its place.
+    """
+    own = trainer.__dict__.get(name)
+    trainer.__dict__[name] = method
     try:
         yield
     finally:
         if own is None:
-            del trainer.__dict__["_prepare_inputs"]
+            del trainer.__dict__[name]
         else:
-            trainer.__dict__["_prepare_inputs"] = own
+            trainer.__dict__[name] = own
 
 
 def halves(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:

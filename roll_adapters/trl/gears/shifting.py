@@ -251,7 +251,16 @@ class TrlGears:
             items = kwargs.get("num_items_in_batch", args[1] if len(args) > 1 else None)
             after = TrainerMemory.of(self._trainer)
             step.batches.append(MicroBatch(inputs, items, random, before, after))
-        return self._scaler.scale(loss) if self._is_scaled(step) else loss
+        return self.scaled(loss)
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Scale a loss as the gear of the step asks for.
+
+        Args:
+            loss: of a micro-batch, or of a part of it that goes backward on its own.
+        """
+        step = self._step
+        return self._scaler.scale(loss) if step is not None and self._is_scaled(step) else loss
 
     def training_step(
         self, original: Original, model: Any, *args: Any, **kwargs: Any

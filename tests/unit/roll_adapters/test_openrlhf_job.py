@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 
 import ray
 
-from ecorl.config import validate_config
+from ecorl.config import TrainerConfig, validate_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.records import Stage
@@ -171,6 +171,14 @@ def test_the_algorithm_is_that_of_the_flags(estimator, algorithm):
     wrong = "dapo"
     with pytest.raises(ConfigError, match=f"estimator is {estimator}"):
         fitted(config(algorithm=wrong), args)
+
+
+def test_rows_are_packed_by_openrlhf_itself():
+    asked = config().model_copy(update={"trainer": TrainerConfig(adaptive_micro_batch=True)})
+    with pytest.raises(ConfigError) as refused:
+        fitted(asked, job_flags())
+    assert refused.value.key == "trainer.adaptive_micro_batch"
+    assert "--train.dynamic_batch_enable" in refused.value.allowed
 
 
 OVERLAP = [

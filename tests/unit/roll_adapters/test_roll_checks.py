@@ -435,3 +435,11 @@ def test_without_gpus_the_processes_of_this_machine_are_the_trainer(described):
     })  # fmt: skip
     assert (side.device, side.pids, side.places) == ("cpu", (1, 3), {})
     assert side.cards == {"reference": "group"}
+
+
+def test_rows_are_packed_by_roll_itself(job):
+    found = job(block={"trainer": {"adaptive_micro_batch": True}})
+    key = "ecorl.trainer.adaptive_micro_batch"
+    why = refused(found, key, True, "adaptive_micro_batch: true")
+    assert "use_dynamic_batching_in_train" in why
+    job(block={"trainer": {"adaptive_micro_batch": False}}).check()
