@@ -32,6 +32,7 @@ from ecorl.report.notes import carbon_notes, notes
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import (
     barrier_summary,
+    evaluated_along,
     logprob_shifts,
     metric_series,
     own_evaluations,
@@ -107,6 +108,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         flips=rank_flips(evaluations),
         shifts=logprob_shifts(evaluations),
         own_evaluations=own_evaluations(metrics),
+        evaluated_along=evaluated_along(evaluations),
         # Each attempt notes it again.
         remarks=tuple(
             dict.fromkeys(e.detail for e in reader.events() if e.kind is EventKind.NO_REFERENCE)
