@@ -14,6 +14,7 @@ import typer.core
 from rich.console import Console
 
 from ecorl import __version__
+from ecorl.cli.bench.app import bench_app
 from ecorl.cli.carbon.app import carbon_app
 from ecorl.cli.config.app import config_app
 from ecorl.cli.demo import demo_commands
@@ -62,6 +63,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(fpga_app, name="fpga")
 app.add_typer(carbon_app, name="carbon")
 app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

@@ -91,25 +91,60 @@ class Plan:
         }
 
 
-def default_config(steps: int, warm_up: int, overrides: Sequence[str] = ()) -> Config:
+def usual_warm_up(steps: int) -> int:
+    """The warm-up where none is asked for: `DEFAULT_WARM_UP`, or a fifth of a short run.
+
+    Args:
+        steps: of a run.
+    """
+    return min(DEFAULT_WARM_UP, steps // 5)
+
+
+def default_config(steps: int, warm_up: int | None = None, overrides: Sequence[str] = ()) -> Config:
     """The demo's config, with a short profiling phase that the warm-up holds.
 
     Args:
         steps: of each run.
-        warm_up: of them that do not count.
+        warm_up: of them that do not count; None: the usual ones.
         overrides: further ``key=value`` settings, which go before.
 
     Raises:
         ConfigError: for a setting that cannot be used.
     """
+    warm_up = usual_warm_up(steps) if warm_up is None else warm_up
     own = [
         "name=tokens-per-joule",
         f"trainer.steps={steps}",
-        f"trainer.evaluate_every={max(1, steps // 4)}",
+        f"trainer.evaluate_every={_evaluate_every(steps)}",
         f"trainer.save_every={steps}",
         f"placement.n_profiling={warm_up}",
     ]
     return load_config("demo", [*own, *overrides])
+
+
+def users_config(source: str, overrides: Sequence[str], steps: int | None) -> Config:
+    """A user's config, evaluated along training where it says nothing of that.
+
+    Args:
+        source: path of a TOML file, or name of a preset.
+        overrides: ``key=value`` settings.
+        steps: of each run; None: those of the config.
+
+    Raises:
+        ConfigError: for a mistake in it.
+    """
+    own = [] if steps is None else [f"trainer.steps={steps}"]
+    config = load_config(source, [*overrides, *own])
+    if "evaluate_every" in config.trainer.model_fields_set:
+        return config
+    every = _evaluate_every(config.trainer.steps)
+    trainer = config.trainer.model_copy(update={"evaluate_every": every})
+    return config.model_copy(update={"trainer": trainer})
+
+
+def _evaluate_every(steps: int) -> int:
+    """Steps between two held-out evaluations, so that a run has four of them after its first."""
+    return max(1, steps // 4)
 
 
 def _texts_digest(base: Config) -> str:

@@ -11,7 +11,9 @@ tokens_per_joule.json, .csv, .html      the results
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,6 +42,7 @@ class BenchFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._existed: bool | None = None
         self._notes: dict[str, Any] = {"failed": {}, "idle": []}
 
     @property
@@ -71,10 +74,24 @@ class BenchFolder:
             self._notes = self._read_notes()
         elif self.path.exists() and any(self.path.iterdir()):
             raise RunError(f"{self.path} holds something else: choose another folder with --out")
+        if not self.is_begun:
+            self._existed = self.path.exists()
         for name in ("runs", "logs"):
             self._make(self.path / name)
         data = {"benchmark": KIND, "plan": plan.as_dict(), "stand": stand_data(stand)}
         self.write("plan.json", json.dumps(data, indent=1) + "\n")
+
+    def withdraw(self) -> None:
+        """Leave nothing of a benchmark that was begun just now and made no run."""
+        if self._existed is None or any((self.path / "runs").iterdir()):
+            return
+        for name in ("runs", "logs", "task"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in ("plan.json", "notes.json"):
+            (self.path / name).unlink(missing_ok=True)
+        if not self._existed:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def plan(self) -> tuple[Plan, Stand]:
         """Read what an earlier call has planned, and where it ran.

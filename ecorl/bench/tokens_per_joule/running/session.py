@@ -35,7 +35,7 @@ from ecorl.bench.tokens_per_joule.running.workers import JobWorker
 from ecorl.config import Config, FilesTask
 from ecorl.control import Gear
 from ecorl.drivers.nvml import NvmlDriver
-from ecorl.errors import DriverError
+from ecorl.errors import DriverError, EcorlError
 
 Say = Callable[[str], None]
 
@@ -70,8 +70,12 @@ def run_session(plan: Plan, folder: BenchFolder, say: Say, box: TimeBox | None =
     folder.begin(plan, stand_of(plan))
     log = folder.path / "logs" / "session.log"
     forked = not _has_gpu()
-    with JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker:
-        _Session(plan, folder, worker, say).go(box or TimeBox(None))
+    try:
+        with JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker:
+            _Session(plan, folder, worker, say).go(box or TimeBox(None))
+    except EcorlError:
+        folder.withdraw()
+        raise
 
 
 def _has_gpu() -> bool:
