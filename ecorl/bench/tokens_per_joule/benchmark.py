@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ecorl.bench.rounds import TimeBox
 from ecorl.bench.tokens_per_joule.plan import Plan
 from ecorl.bench.tokens_per_joule.reading.results import read_folder
 from ecorl.bench.tokens_per_joule.result import BenchResult, result_json
@@ -17,21 +16,21 @@ from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
 from ecorl.bench.tokens_per_joule.telling.page import render_page
 
 
-def run_plan(plan: Plan, folder: BenchFolder, say: Say, box: TimeBox | None = None) -> BenchResult:
+def run_plan(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None = None) -> BenchResult:
     """Run what is not done yet of a plan, and write the results of all that is.
 
     Args:
         plan: what is to be run.
         folder: of the benchmark.
         say: shows a line of progress.
-        box: time for the rounds; None for no limit.
+        box_s: time for the rounds, s; None for no limit.
 
     Raises:
         UserError: for a config, a file or a folder that cannot be used.
         KeyboardInterrupt: when Ctrl-C came; what has finished is written all the same.
     """
     try:
-        run_session(plan, folder, say, box)
+        run_session(plan, folder, say, box_s)
     except KeyboardInterrupt:
         write_results(folder, read_folder(folder))
         raise

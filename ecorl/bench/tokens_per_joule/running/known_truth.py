@@ -25,7 +25,7 @@ ARM = "known_truth"
 """Name of the run's folder."""
 
 MEAN_W, SWING_W, PERIOD_S = 300.0, 120.0, 7.0
-"""The course: a sine, of about the power of a GPU. Invented, as is all of it."""
+"""The course: steps that follow a sine of about the power of a GPU. Invented, as is all of it."""
 
 ROW_S, LONGEST_S = 0.25, 7200.0
 INTERVAL_S = 0.02
@@ -59,12 +59,19 @@ class KnownTruth:
 
 
 def course_j(t_s: float) -> float:
-    """What the course has drawn since its begin, J.
+    """What the course has drawn since its begin, J: its power is constant within a row.
 
     Args:
         t_s: time since its begin, s.
     """
-    turn = 2.0 * math.pi / PERIOD_S
+    row = math.floor(t_s / ROW_S)
+    low_j, high_j = _at_row_j(row), _at_row_j(row + 1)
+    return low_j + (t_s / ROW_S - row) * (high_j - low_j)
+
+
+def _at_row_j(row: int) -> float:
+    """What it has drawn up to the begin of a row: the integral of a sine, J."""
+    turn, t_s = 2.0 * math.pi / PERIOD_S, row * ROW_S
     return MEAN_W * t_s + SWING_W / turn * (1.0 - math.cos(turn * t_s))
 
 
@@ -78,11 +85,9 @@ def course_csv(device_id: str) -> str:
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
     for row in range(round(LONGEST_S / ROW_S)):
-        begin_s = row * ROW_S
-        power_w = (course_j(begin_s + ROW_S) - course_j(begin_s)) / ROW_S
-        writer.writerow(
-            [f"{begin_s:.2f}", device_id, f"{power_w:.6f}", f"{course_j(begin_s):.6f}", ""]
-        )
+        drawn_j = _at_row_j(row)
+        power_w = (_at_row_j(row + 1) - drawn_j) / ROW_S
+        writer.writerow([f"{row * ROW_S:.2f}", device_id, f"{power_w:.6f}", f"{drawn_j:.6f}", ""])
     return text.getvalue()
 
 
@@ -133,9 +138,8 @@ def known_truth(folder: Path, warm_up: int, rows_a_step: int) -> KnownTruth:
 
 def _begin_of_course(raw: Sequence[tuple[float, float]]) -> float:
     """When the recording began to play, monotonic s: its counter tells how long it has played."""
-    rows = [row * ROW_S for row in range(round(LONGEST_S / ROW_S))]
     t_s, energy_j = raw[len(raw) // 2]
-    after = bisect.bisect_right(rows, energy_j, key=course_j)
-    low_s, high_s = rows[after - 1], rows[after]
-    share = (energy_j - course_j(low_s)) / (course_j(high_s) - course_j(low_s))
-    return t_s - low_s - share * (high_s - low_s)
+    rows = range(round(LONGEST_S / ROW_S))
+    row = bisect.bisect_right(rows, energy_j, key=_at_row_j) - 1
+    share = (energy_j - _at_row_j(row)) / (_at_row_j(row + 1) - _at_row_j(row))
+    return t_s - (row + share) * ROW_S

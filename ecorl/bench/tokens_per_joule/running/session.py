@@ -54,14 +54,14 @@ class Turn:
     seed: int
 
 
-def run_session(plan: Plan, folder: BenchFolder, say: Say, box: TimeBox | None = None) -> None:
+def run_session(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None = None) -> None:
     """Run what is not done yet of a plan.
 
     Args:
         plan: what is to be run.
         folder: of the benchmark; one that holds a part of it is gone on with.
         say: shows a line of progress.
-        box: time for the rounds; one that is used up ends them after a whole round.
+        box_s: time for the rounds, s: none begins that would not end in it. None for no limit.
 
     Raises:
         UserError: for a config, a file or a folder that cannot be used.
@@ -72,7 +72,7 @@ def run_session(plan: Plan, folder: BenchFolder, say: Say, box: TimeBox | None =
     forked = not _has_gpu()
     try:
         with JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker:
-            _Session(plan, folder, worker, say).go(box or TimeBox(None))
+            _Session(plan, folder, worker, say).go(box_s)
     except EcorlError:
         folder.withdraw()
         raise
@@ -94,7 +94,7 @@ class _Session:
     def __init__(self, plan: Plan, folder: BenchFolder, worker: JobWorker, say: Say) -> None:
         self._plan, self._folder, self._worker, self._say = plan, folder, worker, say
 
-    def go(self, box: TimeBox) -> None:
+    def go(self, box_s: float | None) -> None:
         plan = self._plan
         for arm in arms_of(plan.base, plan.placements, None, ()):
             # Configs of all placements are checked before anything runs.
@@ -115,7 +115,7 @@ class _Session:
         if not turns:
             return
         self._idle(base, processors, "before")
-        self._rounds(turns, box)
+        self._rounds(turns, TimeBox(box_s))
         self._idle(base, processors, "after")
         if not self._folder.is_done(ARM, 0):
             self._say("a run whose energy is known")
