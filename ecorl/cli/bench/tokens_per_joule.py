@@ -235,7 +235,7 @@ def _show(
     result: BenchResult, as_json: bool, as_csv: bool, folder: BenchFolder | None = None
 ) -> None:
     from ecorl.bench.tokens_per_joule.result import result_json
-    from ecorl.bench.tokens_per_joule.running.folder import CSV_FILE, HTML_FILE, JSON_FILE
+    from ecorl.bench.tokens_per_joule.running.folder import HTML_FILE
     from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
     from ecorl.bench.tokens_per_joule.telling.text import text_lines
 
@@ -247,4 +247,4 @@ def _show(
         say(line, console)
     if folder is not None:
         say("", console)
-        say(f"results: {folder.path / HTML_FILE}, {JSON_FILE} and {CSV_FILE} beside it", console)
+        say(f"results: {folder.path / HTML_FILE} (and .json, .csv)", console)
