@@ -14,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ecorl.bench.tokens_per_joule.plan import Plan, Stand, stand_data, stand_from
 from ecorl.bench.tokens_per_joule.running.idle import IdleReading
@@ -29,6 +31,8 @@ from ecorl.runtime.runs.record import is_complete
 
 KIND = "ecorl tokens-per-joule"
 """What ``plan.json`` and the results name themselves, so that no other JSON is taken for them."""
+
+_LOCK_FILE = "session.lock"
 
 JSON_FILE, CSV_FILE, HTML_FILE = (f"tokens_per_joule.{end}" for end in ("json", "csv", "html"))
 
@@ -81,13 +85,32 @@ class BenchFolder:
         data = {"benchmark": KIND, "plan": plan.as_dict(), "stand": stand_data(stand)}
         self.write("plan.json", json.dumps(data, indent=1) + "\n")
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other sessions away from the folder inside the block.
+
+        Raises:
+            RunError: when another one is at it.
+        """
+        lock = FileLock(self.path / _LOCK_FILE, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise RunError(f"{self.path}: another process is at this benchmark") from error
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written ({error.strerror})") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
     def withdraw(self) -> None:
         """Leave nothing of a benchmark that was begun just now and made no run."""
         if self._existed is None or any((self.path / "runs").iterdir()):
             return
         for name in ("runs", "logs", "task"):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("plan.json", "notes.json"):
+        for name in ("plan.json", "notes.json", _LOCK_FILE):
             (self.path / name).unlink(missing_ok=True)
         if not self._existed:
             with contextlib.suppress(OSError):

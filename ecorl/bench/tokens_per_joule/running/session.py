@@ -71,7 +71,10 @@ def run_session(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None =
     log = folder.path / "logs" / "session.log"
     forked = not _has_gpu()
     try:
-        with JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker:
+        with (
+            folder.held(),
+            JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker,
+        ):
             _Session(plan, folder, worker, say).go(box_s)
     except EcorlError:
         folder.withdraw()

@@ -2,8 +2,9 @@
 
 It imports what they need once, and forks a process for each of them: no handler of signals, no
 thread, no engine and no cache goes from one job to the next, and a crash ends one job alone. It
-starts no thread and touches no GPU itself, which would not survive a fork; where there is a GPU it
-is not asked to import anything either, so that each job begins as a fresh process does.
+starts no thread of its own (one allocator does, which knows of forks) and touches no GPU, which
+would not survive a fork; where there is a GPU it is not asked to import anything either, so that
+each job begins as a fresh process does.
 """
 
 from __future__ import annotations

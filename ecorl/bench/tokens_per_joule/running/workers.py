@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import subprocess
@@ -119,7 +120,9 @@ class JobWorker:
         own, theirs = socket.socketpair()
         with theirs, self._log.open("ab") as log:
             # Ctrl-C on the terminal is for the benchmark, which then asks the job to end.
-            self._process = start_module(_MODULE, theirs.fileno(), output=log, own_session=True)
+            self._process = start_module(
+                _MODULE, theirs.fileno(), _variables(), output=log, own_session=True
+            )
         self._connection = own
         if self._is_forked:
             own.sendall(encoded(Job("preload", self._adapter)))
@@ -148,6 +151,15 @@ class JobWorker:
         return (
             decoded_answer(told) if told else JobAnswer(None, "JobDied", "it did not end in time")
         )
+
+
+_USUAL = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""What `ecorl run` sets where the environment does not. With threads of its own a process could not
+be forked either."""
+
+
+def _variables() -> dict[str, str]:
+    return {name: os.environ.get(name, value) for name, value in _USUAL.items()}
 
 
 def _as_error(answer: JobAnswer) -> EcorlError:

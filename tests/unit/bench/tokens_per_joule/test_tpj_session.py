@@ -220,6 +220,19 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
     assert begun(folder, "gpu_only", 1) == kept
 
 
+def test_two_sessions_at_one_folder_are_refused(toy, tmp_path):
+    process = started(tmp_path, TOY_STEP_S="0.3")
+    folder = BenchFolder(tmp_path / "b")
+    wait_for(lambda: folder.run_dir("gpu_only", 1).exists())
+    other = command(tmp_path, "--out", "b")
+    _, err = other.communicate(timeout=60)
+    assert other.returncode == 2
+    assert "another process is at this benchmark" in err
+    assert len(err.strip().splitlines()) == 1
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+
+
 def test_a_benchmark_that_is_killed_leaves_no_process(toy, tmp_path):
     process = started(tmp_path, TOY_STEP_S="0.5")
     folder = BenchFolder(tmp_path / "b")
