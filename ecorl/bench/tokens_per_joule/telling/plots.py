@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 from ecorl.bench.tokens_per_joule.reading.model import QualityPoint, RunFigures
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.summary import Getter, energy_provenance, over_seeds
-from ecorl.bench.tokens_per_joule.telling.shown_arms import arms_with_card, grouped_arms
+from ecorl.bench.tokens_per_joule.telling.shown_arms import (
+    arms_with_card,
+    grouped_arms,
+    has_card,
+    is_simulating,
+)
 from ecorl.html.pages import COLOURS, INK, MUTED, PAPER, draw
 
 if TYPE_CHECKING:
@@ -34,7 +39,11 @@ _CAUSES = {
 }
 """Causes in the order in which they are stacked, with their colours."""
 
+_WITH_CARD = "with the card (modelled)"
 _HATCHED = "hatched: this host computed the simulation of the card"
+_LEGEND_IN = 0.55
+"""Height that a legend of two rows takes below its axes, inches."""
+
 _LABELS = {
     "tokens": "Output tokens per joule of each arm, the median over seeds, its interval and each "
     "run as a dot; the table below has the figures.",
@@ -67,15 +76,15 @@ def _panels(result: BenchResult, machine: Getter, with_card: Getter) -> list[_Pa
     for provenance, arms in grouped_arms(result):
         known = [a for a in arms if over_seeds(result, a.name, machine) is not None]
         if known and provenance is not None:
-            panels.append(_Panel(f"this machine alone ({provenance})", known, machine))
+            panels.append(_Panel(f"this machine ({provenance})", known, machine))
     own = [a for a in arms_with_card(result) if over_seeds(result, a.name, with_card) is not None]
     if own:
-        panels.append(_Panel("with the simulated card (modelled)", own, with_card))
+        panels.append(_Panel(_WITH_CARD, own, with_card))
     return panels
 
 
-def _is_simulating(result: BenchResult, arm: ArmEntry, take: Getter, machine: Getter) -> bool:
-    return take is machine and any(run.card is not None for run in result.of(arm.name))
+def _is_hatched(result: BenchResult, arm: ArmEntry, panel: _Panel, machine: Getter) -> bool:
+    return panel.take is machine and is_simulating(result, arm)
 
 
 def _colour(result: BenchResult, arm: ArmEntry) -> str:
@@ -104,7 +113,7 @@ def _tokens(result: BenchResult) -> str | None:
                 found = over_seeds(result, arm.name, panel.take)
                 if found is None:
                     continue
-                hatch = "////" if _is_simulating(result, arm, panel.take, machine) else None
+                hatch = "////" if _is_hatched(result, arm, panel, machine) else None
                 ax.barh(
                     i, found.median, height=0.66, color=_colour(result, arm), alpha=0.85,
                     hatch=hatch, edgecolor=PAPER, linewidth=0.6,
@@ -130,7 +139,7 @@ def _name_rows(ax: Axes, panel: _Panel) -> None:
 def _told_of_hatches(result: BenchResult, panels: Sequence[_Panel], machine: Getter) -> str:
     told = "bar: median; line: 95 % interval; dot: a run"
     hatched = any(
-        _is_simulating(result, arm, panel.take, machine) for panel in panels for arm in panel.arms
+        _is_hatched(result, arm, panel, machine) for panel in panels for arm in panel.arms
     )
     return f"{told}; {_HATCHED}" if hatched else told
 
@@ -146,6 +155,8 @@ def _energy(result: BenchResult) -> str | None:
     if not panels:
         return None
 
+    height_in = _height(panels) + _LEGEND_IN
+
     def paint(figure: Figure, axes: list[Axes]) -> None:
         for ax, panel in zip(axes, panels, strict=True):
             parts = _machine_parts() if panel.take is machine else _card_parts()
@@ -160,9 +171,10 @@ def _energy(result: BenchResult) -> str | None:
                 left = [a + b for a, b in zip(left, values, strict=True)]
             _name_rows(ax, panel)
             ax.set_xlabel("mJ for each output token")
-            ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.22), ncols=3, handlelength=1)
+            below = -_LEGEND_IN / (height_in - 2 * _LEGEND_IN)
+            ax.legend(loc="upper center", bbox_to_anchor=(0.4, below), ncols=3, handlelength=1)
 
-    return draw("energy", _LABELS["energy"], _height(panels) + 0.6, len(panels), paint)
+    return draw("energy", _LABELS["energy"], height_in, len(panels), paint)
 
 
 _Parts = dict[str, tuple[str, Getter]]
@@ -216,11 +228,11 @@ def _quality(result: BenchResult) -> str | None:
     def with_card(point: QualityPoint) -> float | None:
         return point.with_card_j
 
-    alone = [a for a in result.arms if result.of(a.name) and not _has_card(result, a)]
+    alone = [a for a in result.arms if result.of(a.name) and not has_card(result, a)]
     provenance = energy_provenance([run for a in alone for run in result.of(a.name)])
     shown: list[tuple[str, list[ArmEntry], Callable[[QualityPoint], float | None]]] = [
-        (f"this machine alone ({provenance})", alone, machine),
-        ("with the simulated card (modelled)", arms_with_card(result), with_card),
+        (f"this machine ({provenance})", alone, machine),
+        (_WITH_CARD, arms_with_card(result), with_card),
     ]
     courses = [
         (title, [(arm, _course(result, arm, take)) for arm in arms]) for title, arms, take in shown
@@ -247,13 +259,19 @@ def _quality(result: BenchResult) -> str | None:
             ax.set_title(title)
             ax.set_xlabel("J from the first step on, evaluations left out")
             ax.set_ylabel("held-out reward")
-            ax.legend(loc="best", handlelength=1.4)
+        lines = {
+            str(line.get_label()): line
+            for ax in axes
+            for line in ax.lines
+            if not str(line.get_label()).startswith("_")
+        }
+        figure.legend(
+            list(lines.values()), list(lines), loc="outside lower center", ncols=4, handlelength=1.4
+        )
 
-    return draw("quality", _LABELS["quality"], 2.8, len(courses), paint)
-
-
-def _has_card(result: BenchResult, arm: ArmEntry) -> bool:
-    return any(run.card is not None for run in result.of(arm.name))
+    n_lines = len({arm.name for _, own in courses for arm, _ in own})
+    height_in = 2.7 + 0.18 * -(-n_lines // 4)
+    return draw("quality", _LABELS["quality"], height_in, len(courses), paint)
 
 
 def _course(

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from ecorl.bench.tokens_per_joule.reading.model import QualityPoint, RunFigures
 from ecorl.bench.tokens_per_joule.reading.quality import QualityTarget, first_reached
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
-from ecorl.bench.tokens_per_joule.summary import Getter, energy_provenance, over_seeds
+from ecorl.bench.tokens_per_joule.summary import (
+    Getter,
+    OverSeeds,
+    energy_provenance,
+    over_seeds,
+)
 from ecorl.bench.tokens_per_joule.telling.cells import middle, per_cent
 from ecorl.records import Provenance
 from ecorl.report.render.layout import Section, Table, table
-from ecorl.report.render.numbers import figure, share
+from ecorl.report.render.numbers import MISSING, figure, share
 
 NAMES = {"reward": "reward", "correct": "share of right answers"}
 
@@ -59,7 +64,7 @@ def _target_tables(result: BenchResult, target: QualityTarget) -> list[Table]:
             (
                 arm.name,
                 _reached(result, arm, target),
-                middle(over_seeds(result, arm.name, at_target(target, lambda p: p.step))),
+                _step(over_seeds(result, arm.name, at_target(target, lambda p: p.step))),
                 middle(over_seeds(result, arm.name, at_target(target, lambda p: p.time_s))),
                 middle(
                     over_seeds(result, arm.name, at_target(target, lambda p: p.energy_j)),
@@ -98,6 +103,10 @@ def at_target(target: QualityTarget, take: Callable[[QualityPoint], float | None
         return None if point is None else take(point)
 
     return found
+
+
+def _step(found: OverSeeds | None) -> str:
+    return MISSING if found is None else f"{found.median:g}"
 
 
 def _is_bound(run: RunFigures, target: QualityTarget) -> bool:

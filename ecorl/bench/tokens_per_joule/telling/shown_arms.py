@@ -37,7 +37,17 @@ def grouped_arms(result: BenchResult) -> list[tuple[Provenance | None, list[ArmE
 
 def arms_with_card(result: BenchResult) -> list[ArmEntry]:
     """The arms in which a card was simulated."""
-    return [a for a in result.arms if any(run.card is not None for run in result.of(a.name))]
+    return [a for a in result.arms if has_card(result, a)]
+
+
+def has_card(result: BenchResult, arm: ArmEntry) -> bool:
+    """Whether a card was simulated in some run of an arm."""
+    return any(run.card is not None for run in result.of(arm.name))
+
+
+def is_simulating(result: BenchResult, arm: ArmEntry) -> bool:
+    """Whether this host computed what the card would, in steps that count."""
+    return any(run.card is not None and run.card.work_j > 0 for run in result.of(arm.name))
 
 
 def n_seeds(result: BenchResult) -> str:

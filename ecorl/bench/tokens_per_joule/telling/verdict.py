@@ -14,8 +14,10 @@ from ecorl.bench.tokens_per_joule.summary import (
     over_seeds,
 )
 from ecorl.bench.tokens_per_joule.telling.quality_tables import NAMES, at_target
+from ecorl.bench.tokens_per_joule.telling.shown_arms import has_card, is_simulating
 from ecorl.report.render.numbers import figure, share
 
+_FEW_SEEDS = 5
 _MOST_GAPS = 6
 """Sentences about gaps of single runs that are shown; the JSON has all."""
 
@@ -39,15 +41,15 @@ def verdict(result: BenchResult) -> list[str]:
     others = [a for a in result.arms if a.name != base and result.of(a.name)]
     same = [a for a in others if energy_provenance(result.of(a.name)) is energy_provenance(runs)]
     told += _machine_sentence(result, same)
-    told += _card_sentences(result, [a for a in others if _has_card(result, a)])
+    told += _card_sentences(result, [a for a in others if has_card(result, a)])
     for target in result.targets:
         told += _target_sentence(result, target)
     truth = result.known_truth
     if truth is not None and truth.error is not None:
         verdict_of_it = "within" if truth.error <= LIMIT else "beyond"
         told.append(
-            f"A run of known energy came out {share(truth.error, 3)} off, {verdict_of_it} the "
-            f"{share(LIMIT, 1)} that are allowed (replayed)."
+            f"A run of known energy came out {figure(100 * truth.error, 2)} % off, {verdict_of_it} "
+            f"the {share(LIMIT, 1)} that are allowed (replayed)."
         )
     return told
 
@@ -59,16 +61,12 @@ def _interval(found: OverSeeds) -> str:
     return f", 95 % interval {figure(low)} to {figure(high)}"
 
 
-def _has_card(result: BenchResult, arm: ArmEntry) -> bool:
-    return any(run.card is not None for run in result.of(arm.name))
-
-
 def _machine_sentence(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
     """Which arms are told apart from the baseline, by the joules of the machine alone."""
     groups: dict[str, list[str]] = {"more": [], "fewer": [], "open": []}
     for arm in arms:
-        if _has_card(result, arm):
-            continue  # its machine computed the card's simulation
+        if is_simulating(result, arm):
+            continue  # its machine computed what the card would
         ratio = over_baseline(result, arm.name, lambda run: run.tokens_per_j)
         if ratio is None:
             continue
@@ -107,7 +105,7 @@ def _card_sentences(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
     if idles:
         span = share(min(idles), 0)
         span = span if max(idles) - min(idles) < 0.01 else f"{span} to {share(max(idles), 0)}"
-        told.append(f"The card would idle for {span} of its own joules (modelled).")
+        told.append(f"Of the card's own joules {span} would be idle draw (modelled).")
     return told
 
 
@@ -124,7 +122,7 @@ def _target_sentence(result: BenchResult, target: QualityTarget) -> list[str]:
     parts = []
     for arm in result.arms:
         runs = result.of(arm.name)
-        if not runs or _has_card(result, arm):
+        if not runs or has_card(result, arm):
             continue
         energy = over_seeds(result, arm.name, at_target(target, lambda p: p.energy_j))
         time = over_seeds(result, arm.name, at_target(target, lambda p: p.time_s))
@@ -195,6 +193,13 @@ def notes(result: BenchResult) -> list[str]:
             "it means: its waits as long as the card would have taken, it idles for the rest, and "
             "this machine draws less by what it drew in the waits that fall away. The figures of "
             "this machine alone hold the waits as they were, in which it computed the simulation."
+        )
+    n_seeds = len(result.seeds)
+    if n_seeds <= _FEW_SEEDS:
+        told.append(
+            f"With {n_seeds} seeds an interval is about the range of the runs, and a machine that "
+            "has other work meanwhile widens it: what lies outside of it says more than what lies "
+            "within."
         )
     n_profiling = _profiling(result)
     if n_profiling is not None and n_profiling > plan["warm_up"]:

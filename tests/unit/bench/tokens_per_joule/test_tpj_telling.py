@@ -140,7 +140,7 @@ def test_the_page_has_plots_tables_and_no_script(whole):
     assert page.count("<svg") == 3
     assert "<script" not in page
     assert page.count("<table") == sum(len(s.tables) for s in sections(whole))
-    assert "with the simulated card (modelled)" in page
+    assert "with the card (modelled)" in page
 
 
 def test_a_page_of_nothing_is_a_page():
@@ -164,7 +164,7 @@ def test_targets_are_told_with_what_they_took(whole):
     assert "held-out reward of 1.00" in reward.caption
     row = rows_of(reward)["gpu_only"]
     # Run 1 sets the target of 1.001 and reaches it after step 10, as the others do.
-    assert (row["reached"], row["step"], row["s"], row["J"]) == ("3 of 3", "10.0", "10.0", "102")
+    assert (row["reached"], row["step"], row["s"], row["J"]) == ("3 of 3", "10", "10.0", "102")
     assert rows_of(card)["learned"]["s"] == "8.00"
     assert "share of right answers of 40.0 %" in correct.caption
     assert set(rows_of(correct_card)) == set(PLACEMENTS) - {"gpu_only"}
