@@ -28,6 +28,8 @@ POWER_W = 100.0
 TOKENS = 50
 LEFT = []
 """What a run leaves in its process."""
+PRELOADED = []
+"""Process that was told to import what runs need."""
 
 
 def make_plugin(folder):
@@ -40,7 +42,7 @@ def make_plugin(folder):
 
 
 def preload():
-    LEFT.clear()
+    PRELOADED.append(os.getpid())
 
 
 def check(config, run_dir, console):
@@ -60,6 +62,8 @@ def run(config, run_dir, console):
     _refuse(config)
     if LEFT or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
         raise AssertionError("another run was here")
+    if PRELOADED and os.environ.get("TOY_PRELOADED") == "no":
+        raise AssertionError("it was preloaded")
     LEFT.append(run_dir)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     print(f"toy run of {config.placement.policy.type}")

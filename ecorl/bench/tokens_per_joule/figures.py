@@ -72,7 +72,8 @@ def _idle_share(result: BenchResult) -> Figure:
     found = over_seeds(result, base, lambda run: run.idle_share)
     origin = energy_provenance(result.of(base))
     if found is None or origin is None:
-        return missing(id, "1", _why(result, base))
+        lacks = is_bound(result.of(base))
+        return missing(id, "1", "joules are missing" if lacks else _why(result, base))
     others = {
         arm.name: one.median
         for arm in result.arms

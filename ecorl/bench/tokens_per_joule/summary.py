@@ -99,6 +99,22 @@ def energy_provenance(runs: Sequence[RunFigures]) -> Provenance | None:
     return weakest(*found) if found else None
 
 
+def ratio_bound(result: BenchResult, arm: str) -> str | None:
+    """What stands before a ratio to the baseline: ``<= `` or ``>= `` where joules are missing.
+
+    Args:
+        result: of the benchmark.
+        arm: its name.
+
+    Returns:
+        Nothing where both are whole; None where both lack joules, so that nothing follows.
+    """
+    own, other = is_bound(result.of(arm)), is_bound(result.of(result.baseline))
+    if own and other:
+        return None
+    return "<= " if own else ">= " if other else ""
+
+
 def is_bound(runs: Sequence[RunFigures]) -> bool:
     """Whether joules are missing from some of these runs, so that figures are bounds."""
     return any(run.machine is not None and run.machine.at_least for run in runs)

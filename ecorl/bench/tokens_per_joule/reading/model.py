@@ -195,9 +195,14 @@ class RunFigures:
 
     @property
     def idle_share(self) -> float | None:
-        """Share of this machine's joules that was drawn while its devices ran no stage."""
+        """Share of this machine's joules that was drawn while its devices ran no stage.
+
+        None where joules are missing: whose they would be is not known.
+        """
         m = self.machine
-        return None if m is None else _ratio(m.wasted_j + m.beside_j, m.energy_j)
+        if m is None or m.at_least:
+            return None
+        return _ratio(m.wasted_j + m.beside_j, m.energy_j)
 
     @property
     def carbon_g_with_card(self) -> float | None:

@@ -18,6 +18,7 @@ from ecorl.bench.tokens_per_joule.summary import (
     over_baseline,
     over_seeds,
     over_supervised,
+    ratio_bound,
 )
 from ecorl.bench.tokens_per_joule.telling.cells import ends, middle, per_cent
 from ecorl.bench.tokens_per_joule.telling.energy_tables import (
@@ -101,15 +102,15 @@ def _rate_row(
     result: BenchResult, arm: ArmEntry, rate: Getter, of_baseline: Getter, per_sample: Getter
 ) -> tuple[str, ...]:
     found = over_seeds(result, arm.name, rate)
-    ratio = None
-    if arm.name != result.baseline or rate is not of_baseline:
+    ratio, of_ratio = None, ratio_bound(result, arm.name)
+    if of_ratio is not None and (arm.name != result.baseline or rate is not of_baseline):
         ratio = over_baseline(result, arm.name, rate, of_baseline)
     bounded = is_bound(result.of(arm.name))
     return (
         arm_name(result, arm),
         middle(found, bound="<= " * bounded),
         *ends(found),
-        middle(ratio),
+        middle(ratio, bound=of_ratio or ""),
         *ends(ratio),
         middle(over_seeds(result, arm.name, per_sample), bound=">= " * bounded),
     )

@@ -12,6 +12,7 @@ from ecorl.bench.tokens_per_joule.summary import (
     is_bound,
     over_baseline,
     over_seeds,
+    ratio_bound,
 )
 from ecorl.bench.tokens_per_joule.telling.quality_tables import NAMES, at_target
 from ecorl.bench.tokens_per_joule.telling.shown_arms import has_card, is_simulating
@@ -63,23 +64,29 @@ def _interval(found: OverSeeds) -> str:
 
 def _machine_sentence(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
     """Which arms are told apart from the baseline, by the joules of the machine alone."""
-    groups: dict[str, list[str]] = {"more": [], "fewer": [], "open": []}
+    groups: dict[str, list[str]] = {"more": [], "fewer": [], "open": [], "bounded": []}
     for arm in arms:
         if is_simulating(result, arm):
             continue  # its machine computed what the card would
         ratio = over_baseline(result, arm.name, lambda run: run.tokens_per_j)
-        if ratio is None:
+        bound = ratio_bound(result, arm.name)
+        if ratio is None or bound is None:
+            continue
+        if bound:
+            words = "at most" if bound == "<= " else "at least"
+            groups["bounded"].append(f"{arm.name} {words} {figure(ratio.median)} times")
             continue
         kind = "open"
         if ratio.interval is not None and not ratio.interval[0] <= 1.0 <= ratio.interval[1]:
             kind = "more" if ratio.median > 1.0 else "fewer"
         groups[kind].append(f"{arm.name} {figure(ratio.median)} times")
-    words = {
+    titles = {
         "more": "More than that, seed by seed",
         "fewer": "Fewer, seed by seed",
         "open": "Not told apart from it by these seeds",
+        "bounded": "Some joules of these are missing",
     }
-    return [f"{words[kind]}: {', '.join(names)}." for kind, names in groups.items() if names]
+    return [f"{titles[kind]}: {', '.join(names)}." for kind, names in groups.items() if names]
 
 
 def _card_sentences(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
@@ -130,8 +137,9 @@ def _target_sentence(result: BenchResult, target: QualityTarget) -> list[str]:
             n = sum(first_reached(run, target) is not None for run in runs)
             parts += [f"{arm.name} did not reach it"] * (n == 0)
             continue
+        least = "at least " * is_bound(runs)
         parts.append(
-            f"{arm.name} {figure(energy.median)} J ({energy_provenance(runs)}) and "
+            f"{arm.name} {least}{figure(energy.median)} J ({energy_provenance(runs)}) and "
             f"{figure(time.median)} s (measured)"
         )
     if not parts:

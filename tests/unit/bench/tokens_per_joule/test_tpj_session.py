@@ -16,6 +16,7 @@ import pytest
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
 from ecorl.bench.tokens_per_joule.plan import Plan
 from ecorl.bench.tokens_per_joule.reading.results import LEFT_OUT, read_folder
+from ecorl.bench.tokens_per_joule.running import session as session_module
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 from ecorl.bench.tokens_per_joule.running.idle import Processors, read_idle
 from ecorl.config import validate_config
@@ -125,6 +126,19 @@ def test_a_box_that_is_used_up_leaves_whole_rounds_out(toy, tmp_path):
     result, said = session(make_plan(tmp_path), folder, box_s=0.0)
     assert [r.missing for r in result.runs] == ["", "", *[LEFT_OUT] * 4]
     assert any("4 runs are left out" in line for line in said)
+
+
+def test_where_there_is_a_gpu_no_run_is_forked_from_one_that_knows_the_framework(
+    toy, tmp_path, monkeypatch
+):
+    """The toy notes what it was told to import; a process that begins afresh was told nothing."""
+    monkeypatch.setattr(session_module, "_has_gpu", lambda: True)
+    monkeypatch.setenv("TOY_PRELOADED", "no")
+    result, _ = session(make_plan(tmp_path, seeds=(1,)), BenchFolder(tmp_path / "b"))
+    assert [r.missing for r in result.runs] == ["", ""]
+    monkeypatch.setattr(session_module, "_has_gpu", lambda: False)
+    result, _ = session(make_plan(tmp_path, seeds=(1,)), BenchFolder(tmp_path / "c"))
+    assert all("was preloaded" in r.missing for r in result.runs)
 
 
 def test_supervised_training_has_a_turn_and_a_place_of_its_own(toy, tmp_path):

@@ -111,6 +111,21 @@ def test_joules_that_lack_something_make_bounds():
     assert "at most 10.0" in verdict(result_of(runs))[0]
 
 
+def test_a_ratio_to_what_lacks_joules_is_a_bound_and_of_two_such_is_unknown():
+    lacking = machine(at_least=True)
+    whole, short = (
+        [figures(name, s, **changes) for s in (1, 2, 3)]
+        for name, changes in (("gpu_only", {}), ("learned", {"machine": lacking}))
+    )
+    row = rows_of(tables_of(result_of([*whole, *short]), "tokens")[0])["learned"]
+    assert row["x base"] == "<= 1.00"
+    assert "learned at most 1.00 times" in " ".join(verdict(result_of([*whole, *short])))
+    both = [figures("gpu_only", s, machine=lacking) for s in (1, 2, 3)]
+    row = rows_of(tables_of(result_of([*both, *short]), "tokens")[0])["learned"]
+    assert row["x base"] == "-"
+    assert rows_of(tables_of(result_of(both), "energy")[0])["gpu_only"]["no stage, %"] == "-"
+
+
 @given(st.integers(0, 10**6))
 @settings(max_examples=20)
 def test_runs_in_another_order_give_the_same_table(seed):
