@@ -4,7 +4,8 @@ They are started by ``subprocess`` on a fresh interpreter. Python's own process 
 `spawn` imports the user's main script a second time, and `fork` copies a trainer with threads and
 an initialised GPU. Only where nothing but numbers is computed, in a program without a trainer
 (studies of a benchmark, training the scheduler's policy), pools of forked workers are used; each
-of those begins with `quiet_worker`.
+of those begins with `quiet_worker`. One more process is forked from: that of
+`ecorl.bench.tokens_per_joule`, which has imported a framework and used nothing of it.
 """
 
 from __future__ import annotations

@@ -189,6 +189,24 @@ class EvaluationPhase(StrEnum):
     AFTER = "after"  # with the weights that training ends with
 
 
+_AFTER_STEP = "step "
+
+
+def phase_after_step(step: int) -> str:
+    """The phase of an evaluation that is made along training.
+
+    Args:
+        step: after which.
+    """
+    return f"{_AFTER_STEP}{step}"
+
+
+def step_of_phase(phase: str) -> int | None:
+    """The step after which an evaluation was made along training; None for any other phase."""
+    number = phase.removeprefix(_AFTER_STEP)
+    return int(number) if number != phase and number.isdecimal() else None
+
+
 class Algorithm(StrEnum):
     """RL algorithms with a stage graph."""
 

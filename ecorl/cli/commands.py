@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import typer.core
 from rich.console import Console
 
 from ecorl import __version__
+from ecorl.cli.bench.app import bench_app
 from ecorl.cli.carbon.app import carbon_app
 from ecorl.cli.config.app import config_app
 from ecorl.cli.demo import demo_commands
@@ -36,7 +36,7 @@ from ecorl.cli.policy.app import policy_app
 from ecorl.cli.runs import runs
 from ecorl.cli.stopping import what_next
 from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
-from ecorl.errors import ConfigError, MissingToolError, RunError, UserError
+from ecorl.errors import RunError, UserError
 
 
 class _Commands(typer.core.TyperGroup):
@@ -63,6 +63,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(fpga_app, name="fpga")
 app.add_typer(carbon_app, name="carbon")
 app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:
@@ -200,31 +201,10 @@ def _to_resume(resume: Path, with_others: bool) -> Config:
 
 
 def _adapter(name: str, function: str) -> Any:
-    """Load a function of a framework adapter, found by entry point.
+    """Load a function of a framework's adapter."""
+    from ecorl.runtime.adapters import adapter_function
 
-    Args:
-        name: of the adapter.
-        function: of its module.
-
-    Raises:
-        ConfigError: when no adapter of that name is installed, or it lacks the function.
-        MissingToolError: when its framework is not installed.
-    """
-    found = {p.name: p for p in importlib.metadata.entry_points(group="ecorl.adapters")}
-    if name not in found:
-        raise ConfigError("adapter", name, f"one of {sorted(found)}")
-    try:
-        module = found[name].load()
-    except ImportError as error:
-        # An adapter of this project has an extra of its name; of another's, only the name is known.
-        own = found[name].module.startswith("roll_adapters.")
-        hint = f"'ecorl[{name}]'" if own else name
-        raise MissingToolError(
-            f"adapter = {name!r} needs its framework: pip install {hint} ({error})"
-        ) from error
-    if not hasattr(module, function):
-        raise ConfigError("adapter", name, f"an adapter with {function!r}, which this one lacks")
-    return getattr(module, function)
+    return adapter_function(name, function)
 
 
 @app.command()

@@ -33,6 +33,7 @@ from ecorl.report.packing import packing_remark
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import (
     barrier_summary,
+    evaluated_along,
     logprob_shifts,
     metric_series,
     own_evaluations,
@@ -108,6 +109,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         flips=rank_flips(evaluations),
         shifts=logprob_shifts(evaluations),
         own_evaluations=own_evaluations(metrics),
+        evaluated_along=evaluated_along(evaluations),
         remarks=_remarks(reader, metrics),
         decisions=decision_groups(placements),
         placements=tuple(placements),

@@ -279,6 +279,7 @@ class Report:
         beside: what CodeCarbon found of the same time; None where it did not run.
         training_stage: in which gears and widths it trained; None where nobody told of any.
         own_evaluations: what the trainer's own evaluations found; None where it made none.
+        evaluated_along: what held-out evaluations along training found, one sentence a name.
         remarks: what else there is to say of the stages: why one of them is not there, and what
             packing their rows saved.
     """
@@ -310,4 +311,5 @@ class Report:
     shifts: tuple[LogprobShift, ...] = ()
     training_stage: TrainingStageFacts | None = None
     own_evaluations: str | None = None
+    evaluated_along: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

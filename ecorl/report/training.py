@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ecorl.ledger import BarrierRow, EvaluationRow, MetricRow
-from ecorl.records import EvaluationPhase
+from ecorl.records import EvaluationPhase, step_of_phase
 from ecorl.report.energy.stages import present, total
 from ecorl.report.model import BarrierSummary, LogprobShift, PairedGain, RankFlips
 from ecorl.report.render.numbers import count, figure
@@ -112,12 +112,42 @@ def paired_gains(evaluations: Sequence[EvaluationRow]) -> tuple[PairedGain, ...]
         if name in (RANK_FLIP, SCORE_SHIFT, LOGPROB_SHIFT):
             continue
         before = phases.get(EvaluationPhase.BEFORE)
-        others = [p for p in phases if p != EvaluationPhase.BEFORE]
+        # What was found along training is told by `evaluated_along`.
+        others = [p for p in phases if p != EvaluationPhase.BEFORE and step_of_phase(p) is None]
         if before is None or not others:
             gains.append(_lonely(name, next(iter(phases.values()))))
             continue
         gains += [_paired(before, phases[p]) for p in others]
     return tuple(gains)
+
+
+def evaluated_along(evaluations: Sequence[EvaluationRow]) -> tuple[str, ...]:
+    """Say what evaluations along training found, one sentence a name; nothing without any.
+
+    Args:
+        evaluations: of the run.
+    """
+    told = []
+    for name, phases in _newest(evaluations).items():
+        by_step = {step_of_phase(phase): row for phase, row in phases.items()}
+        steps = sorted(step for step in by_step if step is not None)
+        means = [
+            (step, statistics.fmean(v)) for step in steps if (v := present(by_step[step].values))
+        ]
+        if means:
+            course = ", ".join(f"{figure(mean)} ({step})" for step, mean in _some(means))
+            told.append(f"{name} along training, by step: {course}")
+    return tuple(told)
+
+
+_MOST_POINTS = 8
+"""Points of a course that a sentence tells: more are a plot's, and the ledger has them all."""
+
+
+def _some(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Points of a course, evenly chosen where they are many; the last is among them."""
+    stride = -(-len(points) // _MOST_POINTS)
+    return list(points[::-1][::stride][::-1])
 
 
 def _lonely(name: str, row: EvaluationRow) -> PairedGain:

@@ -21,7 +21,7 @@ from ecorl.edi import EdiMatrix
 from ecorl.engines.fpga.engine import FpgaEngine as Int8Engine
 from ecorl.errors import EcorlError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
-from ecorl.records import EvaluationPhase, EventKind, Stage
+from ecorl.records import EvaluationPhase, EventKind, Stage, step_of_phase
 from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import (
     newest_checkpoint,
@@ -45,6 +45,7 @@ from ecorl.runtime.runs.record import (
 )
 from roll_adapters.trl.attach import PACKAGES, attach_to_record
 from roll_adapters.trl.attachment import TrlAttachment
+from roll_adapters.trl.callbacks import EvaluateAlong
 from roll_adapters.trl.evaluate import evaluate, rank_check
 from roll_adapters.trl.inputs.quiet import quiet
 from roll_adapters.trl.inputs.rows import PAIR_KEYS, PROMPT_KEYS, read_rows
@@ -322,7 +323,9 @@ class _Run:
             return AttemptOutcome.STOPPED
         if self.crew.told(self.crew.is_head and not self._evaluated(EvaluationPhase.BEFORE)):
             self._evaluate(attachment, EvaluationPhase.BEFORE)
-        outcome = self._train(point.checkpoint, boundary)
+        every = self.config.trainer.evaluate_every
+        along = EvaluateAlong(every, lambda phase: self._evaluate(attachment, phase))
+        outcome = self._train(point.checkpoint, boundary, *([along] if every else []))
         if outcome is not AttemptOutcome.COMPLETE:
             return outcome
         self.trainer.save_model(str(self.run_dir / MODEL))
@@ -339,7 +342,7 @@ class _Run:
         with contextlib.closing(LedgerReader(self.run_dir)) as reader:
             return any(row.phase == phase for row in reader.evaluations())
 
-    def _evaluate(self, attachment: TrlAttachment, phase: EvaluationPhase) -> None:
+    def _evaluate(self, attachment: TrlAttachment, phase: str) -> None:
         """Evaluate on held-out prompts, on rank 0; the others wait, with their devices held."""
         if self.files.eval_prompts is None:
             return
@@ -354,7 +357,9 @@ class _Run:
         if not self.crew.is_head:
             return
         self.record.evaluation("reward", phase, result.reward)
-        words = f"held-out {phase} training: reward {statistics.fmean(result.reward):+.2f}"
+        step = step_of_phase(phase)
+        when = f"{phase} training" if step is None else f"after step {step}"
+        words = f"held-out {when}: reward {statistics.fmean(result.reward):+.2f}"
         if result.correct is not None:
             self.record.evaluation("correct", phase, result.correct)
             words += f", {100 * statistics.fmean(result.correct):.0f} % right"
@@ -368,7 +373,9 @@ class _Run:
         while attachment.runtime.totals().gpu_power_w is None and time.monotonic() < until:
             time.sleep(0.02)
 
-    def _train(self, checkpoint: Path | None, boundary: StepBoundary) -> AttemptOutcome:
+    def _train(
+        self, checkpoint: Path | None, boundary: StepBoundary, *more: TrainerCallback
+    ) -> AttemptOutcome:
         done, steps = step_of(checkpoint), self.config.trainer.steps
         if checkpoint is not None and done >= steps:
             # Cut off after the last step: the trainer would take one more before it stops.
@@ -376,8 +383,8 @@ class _Run:
             return AttemptOutcome.COMPLETE
         title = f"{self.config.algorithm.upper()} training"
         with self._stop.listening(), progress(title, steps, self.console, done=done) as bar:
-            self.trainer.add_callback(_ProgressToBar(bar))
-            self.trainer.add_callback(boundary)
+            for callback in (_ProgressToBar(bar), boundary, *more):
+                self.trainer.add_callback(callback)
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         outcome = AttemptOutcome.STOPPED
         if not self._stop.asked and boundary.has_left:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
 from ecorl.errors import RunError
-from ecorl.records import EventKind
+from ecorl.records import EventKind, phase_after_step
 from ecorl.report.sharing.files import write_footprint
 from ecorl.report.training import EVAL_REWARD
 from ecorl.runtime.checkpoints import record_checkpoint
@@ -212,3 +213,31 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._attachment.detach()
             if self._attachment.runtime.is_head:
                 write_footprint(self._run_dir, [Path(args.output_dir)])
+
+
+class EvaluateAlong(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Evaluates on held-out prompts after every so many steps, but after the last one.
+
+    It is the last of the callbacks: when it is asked, a step that ends the training is known.
+
+    Args:
+        every: steps between two evaluations, 1 or more.
+        evaluate: evaluates, and records it under the phase that it is given.
+    """
+
+    def __init__(self, every: int, evaluate: Callable[[str], None]) -> None:
+        self._every, self._evaluate = every, evaluate
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Evaluate where it is due.
+
+        Args:
+            args: the trainer's arguments.
+            state: the trainer's state; ``global_step`` counts the finished steps.
+            control: whether training ends here.
+            **kwargs: not used.
+        """
+        step = int(state.global_step)
+        ends = control.should_training_stop or step >= state.max_steps
+        if step % self._every == 0 and not ends:
+            self._evaluate(phase_after_step(step))

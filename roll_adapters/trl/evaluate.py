@@ -1,4 +1,4 @@
-"""Held-out evaluation: greedy answers before and after, and rank flips of INT8 against float."""
+"""Held-out evaluation: greedy answers, and rank flips of INT8 against float."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ecorl.engines.protocol import InferenceEngine, ScoreBatch
+from ecorl.trainer.gears.random_state import undisturbed
 
 Float32 = npt.NDArray[np.float32]
 BATCH = 256
@@ -51,7 +52,7 @@ def evaluate(trainer: Any, rows: Sequence[dict[str, Any]]) -> Evaluation:
     n_answer: list[int] = []
     try:
         # Generation may draw random numbers: training must go on as if nothing was evaluated.
-        with torch.random.fork_rng(devices=[]):
+        with undisturbed(model.device):
             for i in range(0, len(prompts), BATCH):
                 greedy = _greedy(trainer, model, tokenizer, prompts[i : i + BATCH])
                 answers += greedy.texts

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ecorl.config import Config, config_toml
+from ecorl.config import Config, FilesTask, config_toml
 from ecorl.errors import TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
@@ -147,3 +147,41 @@ def demo_models(folder: Path, seed: int, cache_dir: Path, console: Console) -> l
     from roll_adapters.demo.folder import make_demo_folder
 
     return make_demo_folder(folder, seed, cache_dir, console)
+
+
+def preload() -> None:
+    """Import all that a run needs, so that processes forked from this one need not."""
+    import roll_adapters.trl.attempt
+    import roll_adapters.trl.bench.supervised  # noqa: F401
+
+
+def benchmark_task(config: Config, folder: Path, console: Console) -> FilesTask:
+    """Make or find the files of a task, for runs of a benchmark that all take the same.
+
+    Args:
+        config: the runs' configuration.
+        folder: where what has to be written goes.
+        console: where the making of files is shown.
+
+    Raises:
+        UserError: for a file that cannot be used.
+    """
+    from roll_adapters.trl.bench.files import benchmark_files
+
+    return benchmark_files(config, folder, console)
+
+
+def train_supervised(config: Config, run_dir: Path, console: Console) -> None:
+    """Train the policy of a run on reference answers instead, and leave a record.
+
+    Args:
+        config: the run's; its trainer's steps, rows a step, learning rate and seed count.
+        run_dir: folder of the record.
+        console: where a line is shown.
+
+    Raises:
+        UserError: for a file that cannot be used, such as prompts without answers.
+    """
+    from roll_adapters.trl.bench.supervised import train_on_answers
+
+    train_on_answers(config, run_dir, console)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from rich.console import Console
+from safetensors.numpy import load_file
 
+from ecorl.config import validate_config
 from ecorl.ledger import LedgerReader
 from ecorl.records import EVALUATION_ROLE, Stage
 from ecorl.report import Report, build_report, read_config
 from ecorl.report.energy.model import Cause
 from ecorl.report.render.page import render_html
 from ecorl.report.render.text import print_report
+from roll_adapters.trl import evaluate
+from roll_adapters.trl.run import run
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import assert_same_bits, config, outcome
 
@@ -157,3 +164,76 @@ def test_a_run_without_a_reference_says_why(make_trainer, tmp_path, beta):
     print_report(report, out)
     assert (line in out.export_text()) != has_row
     assert ("No reference: the trainer" in render_html(report)) != has_row
+
+
+def along_run(tiny, tmp_path, name: str, every: int) -> tuple[dict[str, Any], Any]:
+    """A run of `ecorl run` with evaluations along training: its weights, and what it recorded."""
+    folder = tmp_path / name
+    settings = {
+        "name": name,
+        "seed": 5,
+        "run_dir": str(folder),
+        "task": {
+            "type": "files",
+            "policy": str(tiny.policy),
+            "reward": str(tiny.reward),
+            "prompts": str(tiny.prompts),
+            "eval_prompts": str(tiny.eval_prompts),
+        },
+        "trainer": {
+            "steps": 6,
+            "per_device_batch_size": 16,
+            "num_generations": 4,
+            "max_completion_length": 6,
+            "learning_rate": 1e-3,
+            "evaluate_every": every,
+        },
+    }
+    assert run(validate_config(settings), folder, Console(quiet=True))
+    return load_file(folder / "model" / "model.safetensors"), folder
+
+
+def test_evaluations_along_training_change_no_bit_of_it(tiny, tmp_path):
+    plain, plain_dir = along_run(tiny, tmp_path, "plain", 0)
+    along, along_dir = along_run(tiny, tmp_path, "along", 2)
+    assert plain.keys() == along.keys()
+    assert all(np.array_equal(plain[key], along[key]) for key in plain)
+    with LedgerReader(plain_dir) as one, LedgerReader(along_dir) as other:
+        named = ("loss", "reward", "kl", "grad_norm", "completion_length")
+        for name in named:
+            assert [m.value for m in one.metrics(name)] == [m.value for m in other.metrics(name)]
+        phases = {e.phase for e in one.evaluations()}
+        assert phases == {"before", "after"}
+        told = [(e.name, e.phase) for e in other.evaluations()]
+        values = {(e.name, e.phase): e.values for e in other.evaluations()}
+        rows = [e.result for e in other.executions() if e.result.role == EVALUATION_ROLE]
+        assert {(e.name, e.phase): e.values for e in one.evaluations()}.items() <= values.items()
+    expected = ["before", "step 2", "step 4", "after"]
+    assert told == [(name, phase) for phase in expected for name in ("reward", "correct")]
+    # Each is a different policy's, and each has a row of its own: neither training nor generation.
+    assert len({values["reward", phase] for phase in expected}) == 4
+    assert [r.iteration for r in rows] == [0, 2, 4, 6]
+    report = report_of(along_dir)
+    assert [g.after for g in report.gains] == ["after", "after"]
+    assert [sentence.split(":")[0] for sentence in report.evaluated_along] == [
+        "reward along training, by step",
+        "correct along training, by step",
+    ]
+    shown = Console(width=100, file=io.StringIO())
+    print_report(report, shown)
+    assert "reward along training, by step" in shown.file.getvalue()
+    assert "Correct along training, by step" in render_html(report)
+
+
+def test_an_evaluation_that_draws_random_numbers_leaves_those_of_training_alone(
+    tiny, tmp_path, monkeypatch
+):
+    def drawing(*args: Any, **kwargs: Any) -> Any:
+        torch.rand(1000)
+        return greedy(*args, **kwargs)
+
+    greedy = evaluate._greedy
+    plain, _ = along_run(tiny, tmp_path, "plain", 0)
+    monkeypatch.setattr(evaluate, "_greedy", drawing)
+    along, _ = along_run(tiny, tmp_path, "along", 1)
+    assert all(np.array_equal(plain[key], along[key]) for key in plain)

@@ -143,6 +143,9 @@ COMMANDS: dict[str, Treatment] = {
     "make bench": BENCHMARKS,
     "make bench-long": BENCHMARKS,
     "python -m benchmarks.fpga_physics --quick": BENCHMARKS,
+    "ecorl bench tokens-per-joule": BENCHMARKS,
+    "ecorl bench tokens-per-joule --config demo/ecorl.toml --steps 40 --placements gpu_only,learned"
+    " --out runs/tokens": LONG,
     "make lint-hls": never("`make test` runs it before the tests"),
     "make bitstream": LONG_AT_ROOT,
     "make test-all": TESTS,

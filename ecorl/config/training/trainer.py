@@ -50,6 +50,13 @@ class TrainerConfig(Model):
     save_every: StrictInt = Field(
         20, ge=1, le=MANY, description="number of steps between two checkpoints"
     )
+    evaluate_every: StrictInt = Field(
+        0,
+        ge=0,
+        le=MANY,
+        description="number of steps between two held-out evaluations along training, beside those "
+        "before and after it; they change nothing of the training; 0: none",
+    )
     log_every: StrictInt = Field(
         1, ge=1, le=MANY, description="number of steps between two lines of the log"
     )

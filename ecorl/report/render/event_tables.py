@@ -38,7 +38,8 @@ def training_section(report: Report) -> Section:
     lead = "" if tables else "No metric or evaluation was recorded, or none was kept."
     if report.own_evaluations is not None:
         lead = f"{report.own_evaluations[0].upper()}{report.own_evaluations[1:]}."
-    return Section("training", "What the run learned", lead, "curves", tuple(tables))
+    along = tuple(f"{told[0].upper()}{told[1:]}." for told in report.evaluated_along)
+    return Section("training", "What the run learned", lead, "curves", tuple(tables), along)
 
 
 def _gain_table(gains: Sequence[PairedGain]) -> Table:

@@ -256,6 +256,8 @@ def _learned(report: Report, width: int) -> Lines:
         phases = " -> ".join(phase for phase, _ in told) if both else told[0][0] if told else ""
         means = " -> ".join(figure(mean) for _, mean in told)
         lines += wrapped(f"{g.name} {phases}: {means}{gain}{note}", width)
+    for sentence in report.evaluated_along:
+        lines += wrapped(sentence, width)
     if report.own_evaluations is not None:
         lines += wrapped(report.own_evaluations, width)
     for f in report.flips:

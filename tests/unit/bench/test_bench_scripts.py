@@ -176,7 +176,7 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     # as fast: 600 s for ecorl's own parts, 550 s for adapters and controllers.
     apart = (
         "adapter", "carbon", "carbon_control", "paper_carbon", "placement_live", "policy",
-        "trainer",
+        "tokens_per_joule", "trainer",
     )  # fmt: skip
     others = sum(everything.BOX_S[name] for name in apart)
     assert sum(boxes) - others <= everything.TIMEOUT_S / 4
@@ -184,6 +184,7 @@ def test_all_runs_each_in_its_own_process(script, monkeypatch):
     assert everything.BOX_S["carbon_control"] + everything.BOX_S["paper_carbon"] <= 90
     assert everything.BOX_S["adapter"] <= 550
     assert everything.BOX_S["trainer"] <= 75
+    assert everything.BOX_S["tokens_per_joule"] <= 90
     assert everything.BOX_S["placement_live"] + everything.BOX_S["policy"] <= 120
     started.clear()
     assert all(limit <= everything.TIMEOUT_S for limit in limits)

@@ -22,6 +22,7 @@ from ecorl.cli import commands
 from ecorl.config import config_toml, load_config, preset_names, save_config
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.runtime import adapters
 
 ROOT = Path(__file__).parents[3]
 
@@ -248,7 +249,7 @@ def test_without_trl_one_line_names_the_extra(tmp_path):
 
 def test_an_adapter_of_another_s_names_its_framework(command, monkeypatch):
     point = EntryPoint("absent", "absent_adapter.run", "ecorl.adapters")
-    monkeypatch.setattr(commands.importlib.metadata, "entry_points", lambda group: [point])
+    monkeypatch.setattr(adapters.importlib.metadata, "entry_points", lambda group: [point])
     line = the_line(command("run", "--config", "demo", "-s", "adapter=absent"))
     assert "pip install absent" in line
 
@@ -315,7 +316,7 @@ def test_the_adapter_gets_the_resolved_config_and_the_folder(command, tmp_path, 
         def load(self):
             return Adapter
 
-    monkeypatch.setattr(commands.importlib.metadata, "entry_points", lambda group: [Point()])
+    monkeypatch.setattr(adapters.importlib.metadata, "entry_points", lambda group: [Point()])
     folder = tmp_path / "runs" / ("long-" * 30)
     code, out, _ = command("run", "--config", "demo", "--set", f"run_dir={folder}")
     assert code == cli.STOPPED

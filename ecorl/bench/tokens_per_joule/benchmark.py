@@ -1,0 +1,54 @@
+"""Runs a plan, reads what came of it, and writes the results: all that a command needs."""
+
+from __future__ import annotations
+
+from ecorl.bench.tokens_per_joule.plan import Plan
+from ecorl.bench.tokens_per_joule.reading.results import read_folder
+from ecorl.bench.tokens_per_joule.result import BenchResult, result_json
+from ecorl.bench.tokens_per_joule.running.folder import (
+    CSV_FILE,
+    HTML_FILE,
+    JSON_FILE,
+    BenchFolder,
+)
+from ecorl.bench.tokens_per_joule.running.session import Say, run_session
+from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
+from ecorl.bench.tokens_per_joule.telling.page import render_page
+
+
+def run_plan(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None = None) -> BenchResult:
+    """Run what is not done yet of a plan, and write the results of all that is.
+
+    Args:
+        plan: what is to be run.
+        folder: of the benchmark.
+        say: shows a line of progress.
+        box_s: time for the rounds, s; None for no limit.
+
+    Raises:
+        UserError: for a config, a file or a folder that cannot be used.
+        KeyboardInterrupt: when Ctrl-C came; what has finished is written all the same.
+    """
+    try:
+        run_session(plan, folder, say, box_s)
+    except KeyboardInterrupt:
+        write_results(folder, read_folder(folder))
+        raise
+    result = read_folder(folder)
+    write_results(folder, result)
+    return result
+
+
+def write_results(folder: BenchFolder, result: BenchResult) -> None:
+    """Write JSON, CSV and page.
+
+    Args:
+        folder: in which they go.
+        result: of the benchmark.
+
+    Raises:
+        RunError: when a file cannot be written.
+    """
+    folder.write(JSON_FILE, result_json(result))
+    folder.write(CSV_FILE, result_csv(result))
+    folder.write(HTML_FILE, render_page(result))

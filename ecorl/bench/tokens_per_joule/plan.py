@@ -1,0 +1,260 @@
+"""What a benchmark runs, and where it ran: both are kept with its results.
+
+Results of two devices, of two configs or of two drivers are never put together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import ecorl
+from ecorl.bench.machine import Machine, commit, describe_machine
+from ecorl.config import Config, FilesTask, config_toml, load_config
+from ecorl.drivers.nvml import NvmlDriver
+from ecorl.errors import ConfigError, DriverError
+
+DEFAULT_SEEDS = (42, 1337, 2025)
+DEFAULT_STEPS, DEFAULT_WARM_UP = 40, 8
+IDLE_S = 3.0
+"""For how long idle power is read before the first run and after the last one, s. Invented: thirty
+readings of an instrument that is read ten times a second."""
+
+_VERSIONS = ("torch", "transformers", "trl")
+_IDENTITY = Path("/etc/machine-id")
+_NOT_COMPARED = ("name", "run_dir", "seed")
+"""Keys of a config that say nothing of what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run.
+
+    Attributes:
+        base: the config that all arms share.
+        placements: names of `ecorl.bench.tokens_per_joule.arms.PLACEMENTS`.
+        extras: what arms do beside: `GEARS`, `ADAPTIVE`, `CLOCKS`.
+        seeds: of the runs; each arm has a run for each of them.
+        warm_up: steps at the begin of each run that count in no figure.
+        idle_s: for how long idle power is read, before and after, s.
+        supervised: whether the same policy is trained on reference answers too.
+        reward, correct: held-out quality that the arms are to reach; None: the highest that all of
+            them reach.
+    """
+
+    base: Config
+    placements: tuple[str, ...]
+    extras: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = DEFAULT_SEEDS
+    warm_up: int = DEFAULT_WARM_UP
+    idle_s: float = IDLE_S
+    supervised: bool = True
+    reward: float | None = None
+    correct: float | None = None
+
+    def __post_init__(self) -> None:
+        steps = self.base.trainer.steps
+        if not 0 <= self.warm_up < steps:
+            allowed = f"0 to {steps - 1}, fewer than the {steps} steps of a run"
+            raise ConfigError("--warm-up", self.warm_up, allowed)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError("--seeds", list(self.seeds), "at least one seed, each once")
+        if not self.placements or len(set(self.placements)) < len(self.placements):
+            allowed = "at least one placement, each once"
+            raise ConfigError("--placements", list(self.placements), allowed)
+
+    def digest(self) -> str:
+        """Short hash of all that the figures of one run depend on, but for its arm and seed."""
+        data = self.base.model_dump(mode="json", exclude=set(_NOT_COMPARED))
+        told = {"config": data, "warm_up": self.warm_up, "texts": _texts_digest(self.base)}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "config": config_toml(self.base),
+            "placements": list(self.placements),
+            "extras": list(self.extras),
+            "seeds": list(self.seeds),
+            "steps": self.base.trainer.steps,
+            "warm_up": self.warm_up,
+            "idle_s": self.idle_s,
+            "supervised": self.supervised,
+            "reward": self.reward,
+            "correct": self.correct,
+        }
+
+
+def usual_warm_up(steps: int) -> int:
+    """The warm-up where none is asked for: `DEFAULT_WARM_UP`, or a fifth of a short run.
+
+    Args:
+        steps: of a run.
+    """
+    return min(DEFAULT_WARM_UP, steps // 5)
+
+
+def default_config(steps: int, warm_up: int | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The demo's config, with a short profiling phase that the warm-up holds.
+
+    Args:
+        steps: of each run.
+        warm_up: of them that do not count; None: the usual ones.
+        overrides: further ``key=value`` settings, which go before.
+
+    Raises:
+        ConfigError: for a setting that cannot be used.
+    """
+    warm_up = usual_warm_up(steps) if warm_up is None else warm_up
+    own = [
+        "name=tokens-per-joule",
+        f"trainer.steps={steps}",
+        f"trainer.evaluate_every={_evaluate_every(steps)}",
+        f"trainer.save_every={steps}",
+        # Half the rows of the demo and a quarter of its learning rate: a run takes seconds, and its
+        # reward rises steadily within them.
+        "trainer.per_device_batch_size=32",
+        "trainer.learning_rate=1e-4",
+        f"placement.n_profiling={warm_up}",
+    ]
+    return load_config("demo", [*own, *overrides])
+
+
+def users_config(source: str, overrides: Sequence[str], steps: int | None) -> Config:
+    """A user's config, evaluated along training where it says nothing of that.
+
+    Args:
+        source: path of a TOML file, or name of a preset.
+        overrides: ``key=value`` settings.
+        steps: of each run; None: those of the config.
+
+    Raises:
+        ConfigError: for a mistake in it.
+    """
+    own = [] if steps is None else [f"trainer.steps={steps}"]
+    config = load_config(source, [*overrides, *own])
+    if "evaluate_every" in config.trainer.model_fields_set:
+        return config
+    every = _evaluate_every(config.trainer.steps)
+    trainer = config.trainer.model_copy(update={"evaluate_every": every})
+    return config.model_copy(update={"trainer": trainer})
+
+
+def _evaluate_every(steps: int) -> int:
+    """Steps between two held-out evaluations, so that a run has four of them after its first."""
+    return max(1, steps // 4)
+
+
+def _texts_digest(base: Config) -> str:
+    """Hash of the prompts of a task that is given as files; empty for one that is made."""
+    if not isinstance(base.task, FilesTask):
+        return ""
+    found = hashlib.sha256()
+    for path in (base.task.prompts, base.task.eval_prompts):
+        if path is not None and path.expanduser().is_file():
+            found.update(path.expanduser().read_bytes())
+    return found.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where and with what a benchmark ran.
+
+    Attributes:
+        machine: its processor, memory and GPU.
+        unit: short hash that tells two machines, or two GPUs, of one kind apart; None where the
+            system names none.
+        driver: NVIDIA's driver, else the kernel of the system.
+        versions: of ecorl and the framework's packages.
+        commit: of the sources; None without git.
+        digest: of the config, see `Plan.digest`.
+    """
+
+    machine: Machine
+    unit: str | None
+    driver: str
+    versions: Mapping[str, str]
+    commit: str | None
+    digest: str
+
+    def differences(self, other: Stand) -> list[str]:
+        """Say why results of both cannot be put together; nothing where they can.
+
+        Args:
+            other: where other results come from.
+        """
+        found = []
+        if (self.machine, self.unit) != (other.machine, other.unit):
+            found.append(f"another device ({_device(self)}, and not {_device(other)})")
+        if self.driver != other.driver:
+            found.append(f"another driver ({self.driver}, and not {other.driver})")
+        if self.digest != other.digest:
+            found.append(f"another config ({self.digest}, and not {other.digest})")
+        return found
+
+
+def _device(stand: Stand) -> str:
+    name = stand.machine.gpu or f"{stand.machine.cpu}, {stand.machine.n_cores} cores"
+    return f"{name} [{stand.unit}]" if stand.unit else name
+
+
+def stand_of(plan: Plan) -> Stand:
+    """Describe this machine and these sources.
+
+    Args:
+        plan: of the benchmark.
+    """
+    driver, unit = _driver_and_unit()
+    versions = {"ecorl": ecorl.__version__}
+    for package in _VERSIONS:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return Stand(describe_machine(), unit, driver, versions, commit(), plan.digest())
+
+
+def stand_from(data: Mapping[str, Any]) -> Stand:
+    """Read back what `dataclasses.asdict` wrote of a stand.
+
+    Raises:
+        ValueError: when it is something else.
+    """
+    try:
+        return Stand(**{**data, "machine": Machine(**data["machine"])})
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no description of a machine ({error})") from error
+
+
+def stand_data(stand: Stand) -> dict[str, Any]:
+    """Plain data for JSON."""
+    return asdict(stand)
+
+
+def _driver_and_unit() -> tuple[str, str | None]:
+    """NVIDIA's driver and the GPUs themselves, else the system's kernel and the machine itself."""
+    driver = NvmlDriver()
+    try:
+        driver.open()
+        uuids = [device.uuid for device in driver.devices()]
+        if uuids:
+            return f"NVIDIA {driver.version()}", _short("".join(uuids))
+    except DriverError:
+        pass
+    finally:
+        driver.close()
+    kernel = f"{platform.system()} {platform.release()}"
+    try:
+        return kernel, _short(_IDENTITY.read_text("utf-8").strip())
+    except OSError:
+        return kernel, None
+
+
+def _short(text: str) -> str | None:
+    return hashlib.sha256(text.encode()).hexdigest()[:8] if text else None

@@ -1,0 +1,107 @@
+"""Reads what this machine's devices draw while nothing runs, by the instruments of the runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ecorl.config import Config
+from ecorl.records import Provenance
+from ecorl.runtime.equipment.hardware import card_power, gpu_path
+from ecorl.runtime.training import TrainingSide
+from ecorl.telemetry.sampling.sampler import Sampler
+
+_FIRST_S = 0.5
+"""Of the readings left out at the begin, s: a source answers late after it was opened. Invented."""
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class IdleReading:
+    """What one device drew while nothing ran.
+
+    Attributes:
+        when: ``before`` the first run or ``after`` the last one.
+        power_w: mean, W; None where the instrument gave no reading.
+        provenance: of it; None without one.
+        source: the instrument, and what it says of itself.
+        time_s: over which it was read, s.
+    """
+
+    when: str
+    device_id: str
+    power_w: float | None
+    provenance: Provenance | None
+    source: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """Where the framework of the runs computes.
+
+    Attributes:
+        device: ``cuda`` or ``cpu``.
+        gpu_uuids: of the GPUs that it uses.
+    """
+
+    device: str = "cpu"
+    gpu_uuids: Sequence[str] = ()
+
+
+def read_idle(
+    config: Config,
+    processors: Processors,
+    when: str,
+    time_s: float,
+    wait: Callable[[], None] = lambda: None,
+) -> list[IdleReading]:
+    """Read the power of the runs' devices for a while, with nothing running.
+
+    Args:
+        config: of the runs.
+        processors: where they compute.
+        when: ``before`` or ``after``.
+        time_s: for how long, s.
+        wait: called several times a second meanwhile.
+
+    Raises:
+        UserError: for a source that the config names and that cannot be used.
+    """
+    side = TrainingSide(
+        "cuda" if processors.device == "cuda" else "cpu",
+        tuple(processors.gpu_uuids),
+        pids=(os.getpid(),),
+    )
+    cards = card_power(config)
+    sources = [*gpu_path(config, side).sources, *([cards] if cards else [])]
+    if not sources:
+        return []
+    with Sampler(
+        sources, tau_s=config.telemetry.tau_s, stale_after_s=config.telemetry.stale_after_s
+    ) as sampler:
+        begin_s = time.monotonic() + _FIRST_S
+        end_s = begin_s + time_s
+        # Behind the end by two readings, so that the counter is known at the end as well.
+        until_s = end_s + 2.5 * max(source.interval_s for source in sources)
+        while time.monotonic() < until_s:
+            wait()
+            time.sleep(_POLL_S)
+        found = []
+        for device in sampler.devices:
+            energy = sampler.history.energy(device.device_id, begin_s, end_s)
+            known = energy.mean_power_w is not None
+            found.append(
+                IdleReading(
+                    when=when,
+                    device_id=device.device_id,
+                    power_w=energy.mean_power_w,
+                    provenance=energy.provenance if known else None,
+                    source=f"{device.source}: {device.name}" if device.name else device.source,
+                    time_s=time_s,
+                )
+            )
+    return found

@@ -1,0 +1,120 @@
+"""The arms over all seeds: medians with bootstrap intervals, and each arm against the baseline.
+
+Comparisons are in pairs: an arm's run over the baseline's run with the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ecorl.bench.stats import bootstrap_interval, median
+from ecorl.bench.tokens_per_joule.reading.model import RunFigures
+from ecorl.bench.tokens_per_joule.result import BenchResult
+from ecorl.records import Provenance, weakest
+
+Getter = Callable[[RunFigures], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeeds:
+    """A figure over the seeds of an arm.
+
+    Attributes:
+        median: of the runs that have the figure.
+        interval: 95 % bootstrap interval of the median; None below three runs.
+        n: runs that have the figure, of ``n_runs`` that were to be made.
+        values: one a run, in the order of seeds.
+    """
+
+    median: float
+    interval: tuple[float, float] | None
+    n: int
+    n_runs: int
+    values: tuple[float, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run has the figure."""
+        return self.n == self.n_runs
+
+
+def over_seeds(result: BenchResult, arm: str, getter: Getter) -> OverSeeds | None:
+    """Sum up a figure of an arm; None where no run has it.
+
+    Args:
+        result: of the benchmark.
+        arm: its name.
+        getter: takes the figure from a run.
+    """
+    runs = [run for run in result.runs if run.arm == arm]
+    return _summed(runs, getter)
+
+
+def over_supervised(result: BenchResult, getter: Getter) -> OverSeeds | None:
+    """Sum up a figure of supervised training; None where no run has it.
+
+    Args:
+        result: of the benchmark.
+        getter: takes the figure from a run.
+    """
+    return _summed(result.supervised, getter)
+
+
+def _summed(runs: Sequence[RunFigures], getter: Getter) -> OverSeeds | None:
+    found = [None if run.missing else getter(run) for run in runs]
+    values = [value for value in found if value is not None]
+    if not values:
+        return None
+    return OverSeeds(
+        median(values), bootstrap_interval(values), len(values), len(runs), tuple(values)
+    )
+
+
+def over_baseline(
+    result: BenchResult, arm: str, getter: Getter, of_baseline: Getter | None = None
+) -> OverSeeds | None:
+    """Divide an arm's figure by the baseline's, seed by seed; None without a pair.
+
+    Args:
+        result: of the benchmark.
+        arm: its name.
+        getter: takes the figure from a run of the arm.
+        of_baseline: takes it from a run of the baseline; by default the same.
+    """
+    take = of_baseline or getter
+    base = {run.seed: take(run) for run in result.of(result.baseline)}
+    runs = [run for run in result.runs if run.arm == arm]
+
+    def ratio(run: RunFigures) -> float | None:
+        own, other = getter(run), base.get(run.seed)
+        return own / other if own is not None and other else None
+
+    return _summed(runs, ratio)
+
+
+def energy_provenance(runs: Sequence[RunFigures]) -> Provenance | None:
+    """Where the machine's joules of some runs come from: the weakest; None without any."""
+    found = [run.machine.provenance for run in runs if run.machine is not None]
+    return weakest(*found) if found else None
+
+
+def ratio_bound(result: BenchResult, arm: str) -> str | None:
+    """What stands before a ratio to the baseline: ``<= `` or ``>= `` where joules are missing.
+
+    Args:
+        result: of the benchmark.
+        arm: its name.
+
+    Returns:
+        Nothing where both are whole; None where both lack joules, so that nothing follows.
+    """
+    own, other = is_bound(result.of(arm)), is_bound(result.of(result.baseline))
+    if own and other:
+        return None
+    return "<= " if own else ">= " if other else ""
+
+
+def is_bound(runs: Sequence[RunFigures]) -> bool:
+    """Whether joules are missing from some of these runs, so that figures are bounds."""
+    return any(run.machine is not None and run.machine.at_least for run in runs)

@@ -1,0 +1,1 @@
+"""``ecorl bench``: benchmarks of a user's own training."""

@@ -1,0 +1,250 @@
+"""``ecorl bench tokens-per-joule``: the same training under several placements."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ecorl.cli.exits import STOPPED_TEXT, Stopped
+from ecorl.cli.options import ConfigOption, OverridesOption
+from ecorl.cli.output import make_console, say
+from ecorl.errors import ConfigError, TrainingError, UserError
+
+if TYPE_CHECKING:
+    from ecorl.bench.tokens_per_joule.plan import Plan
+    from ecorl.bench.tokens_per_joule.result import BenchResult
+    from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
+    from ecorl.config import Config
+
+_ALL = "gpu_only, fpga_sequential, concurrent, lookahead, learned"
+
+
+def tokens_per_joule(
+    config: ConfigOption = None,
+    overrides: OverridesOption = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="Seeds of the runs (42,1337,2025).")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of a run (40, or the config's).")
+    ] = None,
+    warm_up: Annotated[
+        int | None, typer.Option(min=0, help="First steps of a run that do not count (8).")
+    ] = None,
+    placements: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help=f"Placements ({_ALL}).")
+    ] = None,
+    gears: Annotated[
+        bool | None,
+        typer.Option(
+            "--gears/--no-gears",
+            help="Train in a lower numeric format too, where there is one (yes).",
+        ),
+    ] = None,
+    supervised: Annotated[
+        bool | None,
+        typer.Option("--supervised/--no-supervised", help="Train on reference answers too (yes)."),
+    ] = None,
+    engine: Annotated[
+        Literal["fpga", "torch"] | None,
+        typer.Option(help="What computes offloaded stages: a card, or torch beside the trainer."),
+    ] = None,
+    accelerator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Profile of the device that does.")
+    ] = None,
+    reward: Annotated[
+        float | None, typer.Option(help="Held-out reward to reach (the highest that all reach).")
+    ] = None,
+    correct: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of right answers to reach (likewise)."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Runs and results; gone on with if there.")
+    ] = None,
+    join: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Run nothing: join these results. Repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a row for each run.")] = False,
+) -> None:
+    """Compare placements by the output tokens that a joule buys.
+
+    The same training with the same seeds and prompts, from the untrained policy each time: where
+    nothing leaves, where rewards and reference leave for the accelerator, and where a policy
+    chooses; each in a lower numeric format as well, where this machine has one. It says how many
+    tokens and samples a joule buys, where the joules went, and what it took to a given held-out
+    quality. A simulated card's joules are modelled and stand apart from this machine's.
+
+    Without --config small models are made and trained. All runs, and the results as JSON, CSV and a
+    page, are left in a folder; Ctrl-C and a second call with that folder go on where it ended.
+    """
+    from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
+
+    if as_json and as_csv:
+        raise UserError("--json and --csv go one at a time")
+    if join:
+        _show(_joined(join, out), as_json, as_csv)
+        return
+    folder = BenchFolder((out or Path(f"runs/tokens-per-joule-{_now()}")).expanduser())
+    asked = _Asked(seeds, placements, gears, supervised, reward, correct, warm_up)
+    settings = [*(overrides or ()), *_settings(engine, accelerator)]
+    plan = asked.plan(folder, config, settings, steps)
+    _show(_run(plan, folder), as_json, as_csv, folder)
+
+
+def _now() -> str:
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+def _settings(engine: str | None, accelerator: str | None) -> list[str]:
+    """What the flags say of the accelerator, as settings."""
+    found = []
+    if engine is not None:
+        found.append(f'engine.offload={{type="{engine}"}}')
+    if engine == "torch" and accelerator is None:
+        accelerator = "host_cpu"
+    if accelerator is not None:
+        found.append(f"devices.accelerator={accelerator}")
+    return found
+
+
+class _Asked:
+    """What the flags ask for; None: as in the folder's plan, else the default."""
+
+    def __init__(
+        self,
+        seeds: str | None,
+        placements: str | None,
+        gears: bool | None,
+        supervised: bool | None,
+        reward: float | None,
+        correct: float | None,
+        warm_up: int | None,
+    ) -> None:
+        self.seeds = None if seeds is None else _whole_numbers("--seeds", seeds)
+        self.placements = None if placements is None else tuple(_words(placements))
+        self.gears, self.supervised, self.warm_up = gears, supervised, warm_up
+        self.reward, self.correct = reward, correct
+
+    def plan(
+        self,
+        folder: BenchFolder,
+        config: str | None,
+        settings: Sequence[str],
+        steps: int | None,
+    ) -> Plan:
+        """Make the plan.
+
+        Raises:
+            UserError: for a flag, a config or a folder that cannot be used.
+        """
+        from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS, arms_of
+        from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, Plan, usual_warm_up
+
+        before = folder.plan()[0] if folder.is_begun else None
+        warm_up = self.warm_up
+        if warm_up is None and before is not None:
+            warm_up = before.warm_up
+        if before is not None and config is None and not settings and steps is None:
+            base = before.base
+        else:
+            base = _base(config, settings, steps, warm_up)
+        if warm_up is None:
+            warm_up = usual_warm_up(base.trainer.steps)
+        geared = self.gears
+        if geared is None:
+            geared = before is None or GEARS in before.extras
+        placements = self.placements or (before.placements if before else tuple(PLACEMENTS))
+        arms_of(base, placements, None, ())  # refuses a placement that there is not
+        supervised = self.supervised
+        if supervised is None:
+            supervised = before is None or before.supervised
+        return Plan(
+            base=base,
+            placements=placements,
+            extras=(*([GEARS] if geared else []), ADAPTIVE, CLOCKS),
+            seeds=self.seeds or (before.seeds if before else DEFAULT_SEEDS),
+            warm_up=warm_up,
+            supervised=supervised,
+            reward=self.reward if before is None or self.reward is not None else before.reward,
+            correct=self.correct if before is None or self.correct is not None else before.correct,
+        )
+
+
+def _base(
+    config: str | None, settings: Sequence[str], steps: int | None, warm_up: int | None
+) -> Config:
+    """The config that all arms share."""
+    from ecorl.bench.tokens_per_joule.plan import DEFAULT_STEPS, default_config, users_config
+
+    if config is not None:
+        return users_config(config, settings, steps)
+    return default_config(steps or DEFAULT_STEPS, warm_up, settings)
+
+
+def _whole_numbers(flag: str, text: str) -> tuple[int, ...]:
+    words = _words(text)
+    if not words or not all(word.isascii() and word.isdecimal() for word in words):
+        raise ConfigError(flag, text, "whole numbers with commas between them, such as 42,1337")
+    return tuple(map(int, words))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+# ---------------------------------------------------------------- running and showing
+
+
+def _run(plan: Plan, folder: BenchFolder) -> BenchResult:
+    from ecorl.bench.tokens_per_joule.benchmark import run_plan
+
+    console = make_console(file=sys.stderr)
+    try:
+        result = run_plan(plan, folder, lambda line: say(line, console))
+    except KeyboardInterrupt as error:
+        again = shlex.join(["ecorl", "bench", "tokens-per-joule", "--out", str(folder.path)])
+        raise Stopped(f"{STOPPED_TEXT}; go on with: {again}") from error
+    if not any(not run.missing for run in result.runs):
+        why = next((run.missing for run in result.runs), "there was nothing to run")
+        raise TrainingError(f"no run finished: {why}; {folder.path / 'logs'} says more")
+    return result
+
+
+def _joined(files: Sequence[Path], out: Path | None) -> BenchResult:
+    from ecorl.bench.tokens_per_joule.benchmark import write_results
+    from ecorl.bench.tokens_per_joule.result import joined, read_result
+    from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
+
+    paths = [path.expanduser() for path in files]
+    result = joined([read_result(path) for path in paths], list(map(str, paths)))
+    if out is not None:
+        write_results(BenchFolder(out.expanduser()), result)
+    return result
+
+
+def _show(
+    result: BenchResult, as_json: bool, as_csv: bool, folder: BenchFolder | None = None
+) -> None:
+    from ecorl.bench.tokens_per_joule.result import result_json
+    from ecorl.bench.tokens_per_joule.running.folder import HTML_FILE
+    from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
+    from ecorl.bench.tokens_per_joule.telling.text import text_lines
+
+    if as_json or as_csv:
+        typer.echo(result_json(result) if as_json else result_csv(result), nl=False)
+        return
+    console = make_console()
+    for line in text_lines(result, console.width):
+        say(line, console)
+    if folder is not None:
+        say("", console)
+        say(f"results: {folder.path / HTML_FILE} (and .json, .csv)", console)
