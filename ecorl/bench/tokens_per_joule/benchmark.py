@@ -23,7 +23,7 @@ def run_plan(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None = No
         plan: what is to be run.
         folder: of the benchmark.
         say: shows a line of progress.
-        box_s: time for the rounds, s; None for no limit.
+        box_s: time up to the end of the rounds, s; None for no limit.
 
     Raises:
         UserError: for a config, a file or a folder that cannot be used.

@@ -61,7 +61,8 @@ def run_session(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None =
         plan: what is to be run.
         folder: of the benchmark; one that holds a part of it is gone on with.
         say: shows a line of progress.
-        box_s: time for the rounds, s: none begins that would not end in it. None for no limit.
+        box_s: time up to the end of the rounds, s, without that in which the task is made: no
+            round but the first begins that would not end in it. None for no limit.
 
     Raises:
         UserError: for a config, a file or a folder that cannot be used.
@@ -98,13 +99,15 @@ class _Session:
         self._plan, self._folder, self._worker, self._say = plan, folder, worker, say
 
     def go(self, box_s: float | None) -> None:
-        plan = self._plan
+        plan, begin_s = self._plan, time.monotonic()
         for arm in arms_of(plan.base, plan.placements, None, ()):
             # Configs of all placements are checked before anything runs.
             self._say(f"checking {arm.name}")
             self._call("check", arm.config or plan.base, self._folder.run_dir(arm.name, 0))
         self._say("preparing the task")
+        made_s = time.monotonic()
         task = FilesTask(**self._call("task", plan.base, self._folder.path / "task"))
+        begin_s += time.monotonic() - made_s
         here = self._call("processors", plan.base, self._folder.path)
         gears = GearChoices(tuple(Gear(gear) for gear in here["gears"]), here["why"])
         self._folder.note("gears", {"gears": here["gears"], "why": here["why"]})
@@ -118,7 +121,8 @@ class _Session:
         if not turns:
             return
         self._idle(base, processors, "before")
-        self._rounds(turns, TimeBox(box_s))
+        left_s = None if box_s is None else box_s - (time.monotonic() - begin_s)
+        self._rounds(turns, TimeBox(left_s))
         self._idle(base, processors, "after")
         if not self._folder.is_done(ARM, 0):
             self._say("a run whose energy is known")
