@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
-from ecorl.bench.tokens_per_joule.plan import Plan
+from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.reading.runs import read_run
 from ecorl.bench.tokens_per_joule.result import read_result
 from ecorl.bench.tokens_per_joule.running.folder import JSON_FILE, BenchFolder
@@ -67,7 +67,7 @@ def bench(tiny, tmp_path_factory):
     config = validate_config(settings(tiny) | {"task": settings(tiny)["task"] | {
         "prompts": str(answered)
     }})  # fmt: skip
-    plan = Plan(
+    plan = BenchPlan(
         base=config,
         placements=("gpu_only", "concurrent"),
         extras=(ADAPTIVE, CLOCKS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.bench.tokens_per_joule.plan import Plan
+from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.reading.results import read_folder
 from ecorl.bench.tokens_per_joule.result import BenchResult, result_json
 from ecorl.bench.tokens_per_joule.running.folder import (
@@ -16,7 +16,9 @@ from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
 from ecorl.bench.tokens_per_joule.telling.page import render_page
 
 
-def run_plan(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None = None) -> BenchResult:
+def run_plan(
+    plan: BenchPlan, folder: BenchFolder, say: Say, box_s: float | None = None
+) -> BenchResult:
     """Run what is not done yet of a plan, and write the results of all that is.
 
     Args:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
-from ecorl.bench.tokens_per_joule.plan import Plan
+from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.reading.results import LEFT_OUT, read_folder
 from ecorl.bench.tokens_per_joule.running import session as session_module
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
@@ -56,7 +56,7 @@ def make_plan(tmp_path, **changes):
         "idle_s": 0.0,
         "supervised": False,
     }
-    return Plan(**fields | changes)
+    return BenchPlan(**fields | changes)
 
 
 def session(plan, folder, **kwargs):
