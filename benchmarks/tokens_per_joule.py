@@ -18,7 +18,7 @@ from ecorl.bench.figures import Figure
 from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
 from ecorl.bench.tokens_per_joule.figures import bench_figures, figure_settings
-from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, Plan, default_config
+from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, BenchPlan, default_config
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 
 SHORT = ("gpu_only", "concurrent", "learned")
@@ -28,7 +28,7 @@ QUICK_STEPS, QUICK_WARM_UP = 10, 2
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     steps, warm_up = (QUICK_STEPS, QUICK_WARM_UP) if options.quick else (STEPS, WARM_UP)
-    plan = Plan(
+    plan = BenchPlan(
         base=default_config(steps, warm_up),
         placements=tuple(PLACEMENTS) if options.full else SHORT[:2] if options.quick else SHORT,
         extras=(GEARS, ADAPTIVE, CLOCKS) if options.full else (),

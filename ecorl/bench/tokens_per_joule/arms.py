@@ -43,7 +43,7 @@ NOT_YET = "not there yet"
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class BenchArm:
     """One way to train.
 
     Attributes:
@@ -76,7 +76,7 @@ class GearChoices:
 
 def arms_of(
     base: Config, placements: Sequence[str], gears: GearChoices | None, extras: Collection[str]
-) -> list[Arm]:
+) -> list[BenchArm]:
     """List the arms.
 
     Args:
@@ -91,7 +91,7 @@ def arms_of(
     for name in placements:
         if name not in PLACEMENTS:
             raise ConfigError("--placements", name, f"any of {', '.join(PLACEMENTS)}")
-    arms = [Arm(name, name, config=_placed(base, name)) for name in placements]
+    arms = [BenchArm(name, name, config=_placed(base, name)) for name in placements]
     if GEARS in extras:
         arms += [_geared(base, name, gears) for name in placements]
     first = BASELINE if BASELINE in placements else placements[0]
@@ -99,7 +99,7 @@ def arms_of(
         arms.append(_adaptive(base, first))
     if CLOCKS in extras:
         why = f"clocks of the stages: {NOT_YET}"
-        arms.append(Arm(f"{first}+{CLOCKS}", first, CLOCKS, why=why))
+        arms.append(BenchArm(f"{first}+{CLOCKS}", first, CLOCKS, why=why))
     return arms
 
 
@@ -145,28 +145,28 @@ def _placed(base: Config, placement: str) -> Config:
     return _changed(plain, placement=changes)
 
 
-def _geared(base: Config, placement: str, gears: GearChoices | None) -> Arm:
+def _geared(base: Config, placement: str, gears: GearChoices | None) -> BenchArm:
     """Training in other numeric formats: those of the config, else those that act here."""
     name, plain = f"{placement}+{GEARS}", _placed(base, placement)
     if base.gears.is_on:
-        return Arm(name, placement, GEARS, plain.model_copy(update={"gears": base.gears}))
+        return BenchArm(name, placement, GEARS, plain.model_copy(update={"gears": base.gears}))
     if gears is None or not gears.gears:
-        return Arm(name, placement, GEARS, why="" if gears is None else gears.why)
+        return BenchArm(name, placement, GEARS, why="" if gears is None else gears.why)
     allowed = [str(gear) for gear in gears.gears]
-    return Arm(name, placement, GEARS, _changed(plain, gears={"allowed": allowed}))
+    return BenchArm(name, placement, GEARS, _changed(plain, gears={"allowed": allowed}))
 
 
-def _adaptive(base: Config, placement: str) -> Arm:
+def _adaptive(base: Config, placement: str) -> BenchArm:
     """Batches that adapt themselves, as soon as the config has a key for them."""
     name = f"{placement}+{ADAPTIVE}"
     if _ADAPTIVE_KEY not in TrainerConfig.model_fields:
-        return Arm(name, placement, ADAPTIVE, why=f"trainer.{_ADAPTIVE_KEY}: {NOT_YET}")
+        return BenchArm(name, placement, ADAPTIVE, why=f"trainer.{_ADAPTIVE_KEY}: {NOT_YET}")
     try:
         plain = _placed(base, placement)
         changed = _changed(plain, trainer={_ADAPTIVE_KEY: _switched_on()})
     except ConfigError as error:
-        return Arm(name, placement, ADAPTIVE, why=str(error))
-    return Arm(name, placement, ADAPTIVE, changed)
+        return BenchArm(name, placement, ADAPTIVE, why=str(error))
+    return BenchArm(name, placement, ADAPTIVE, changed)
 
 
 def _switched_on() -> object:

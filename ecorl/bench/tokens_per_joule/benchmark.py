@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.bench.tokens_per_joule.plan import Plan
+from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.reading.results import read_folder
 from ecorl.bench.tokens_per_joule.result import BenchResult, result_json
 from ecorl.bench.tokens_per_joule.running.folder import (
@@ -16,14 +16,16 @@ from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
 from ecorl.bench.tokens_per_joule.telling.page import render_page
 
 
-def run_plan(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None = None) -> BenchResult:
+def run_plan(
+    plan: BenchPlan, folder: BenchFolder, say: Say, box_s: float | None = None
+) -> BenchResult:
     """Run what is not done yet of a plan, and write the results of all that is.
 
     Args:
         plan: what is to be run.
         folder: of the benchmark.
         say: shows a line of progress.
-        box_s: time for the rounds, s; None for no limit.
+        box_s: time up to the end of the rounds, s; None for no limit.
 
     Raises:
         UserError: for a config, a file or a folder that cannot be used.

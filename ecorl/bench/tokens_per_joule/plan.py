@@ -33,7 +33,7 @@ _NOT_COMPARED = ("name", "run_dir", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What is run.
 
     Attributes:
@@ -173,7 +173,7 @@ class Stand:
         driver: NVIDIA's driver, else the kernel of the system.
         versions: of ecorl and the framework's packages.
         commit: of the sources; None without git.
-        digest: of the config, see `Plan.digest`.
+        digest: of the config, see `BenchPlan.digest`.
     """
 
     machine: Machine
@@ -204,7 +204,7 @@ def _device(stand: Stand) -> str:
     return f"{name} [{stand.unit}]" if stand.unit else name
 
 
-def stand_of(plan: Plan) -> Stand:
+def stand_of(plan: BenchPlan) -> Stand:
     """Describe this machine and these sources.
 
     Args:

@@ -28,7 +28,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ArmEntry:
-    """An arm in a result; see `ecorl.bench.tokens_per_joule.arms.Arm`."""
+    """An arm in a result; see `ecorl.bench.tokens_per_joule.arms.BenchArm`."""
 
     name: str
     placement: str

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +18,7 @@ from ecorl.cli.output import make_console, say
 from ecorl.errors import ConfigError, TrainingError, UserError
 
 if TYPE_CHECKING:
-    from ecorl.bench.tokens_per_joule.plan import Plan
+    from ecorl.bench.tokens_per_joule.plan import BenchPlan
     from ecorl.bench.tokens_per_joule.result import BenchResult
     from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
     from ecorl.config import Config
@@ -94,7 +95,15 @@ def tokens_per_joule(
         _show(_joined(join, out), as_json, as_csv)
         return
     folder = BenchFolder((out or Path(f"runs/tokens-per-joule-{_now()}")).expanduser())
-    asked = _Asked(seeds, placements, gears, supervised, reward, correct, warm_up)
+    asked = _Asked(
+        seeds=None if seeds is None else _whole_numbers("--seeds", seeds),
+        placements=None if placements is None else tuple(_words(placements)),
+        gears=gears,
+        supervised=supervised,
+        reward=reward,
+        correct=correct,
+        warm_up=warm_up,
+    )
     settings = [*(overrides or ()), *_settings(engine, accelerator)]
     plan = asked.plan(folder, config, settings, steps)
     _show(_run(plan, folder), as_json, as_csv, folder)
@@ -116,23 +125,17 @@ def _settings(engine: str | None, accelerator: str | None) -> list[str]:
     return found
 
 
+@dataclass(frozen=True)
 class _Asked:
     """What the flags ask for; None: as in the folder's plan, else the default."""
 
-    def __init__(
-        self,
-        seeds: str | None,
-        placements: str | None,
-        gears: bool | None,
-        supervised: bool | None,
-        reward: float | None,
-        correct: float | None,
-        warm_up: int | None,
-    ) -> None:
-        self.seeds = None if seeds is None else _whole_numbers("--seeds", seeds)
-        self.placements = None if placements is None else tuple(_words(placements))
-        self.gears, self.supervised, self.warm_up = gears, supervised, warm_up
-        self.reward, self.correct = reward, correct
+    seeds: tuple[int, ...] | None
+    placements: tuple[str, ...] | None
+    gears: bool | None
+    supervised: bool | None
+    reward: float | None
+    correct: float | None
+    warm_up: int | None
 
     def plan(
         self,
@@ -140,14 +143,14 @@ class _Asked:
         config: str | None,
         settings: Sequence[str],
         steps: int | None,
-    ) -> Plan:
+    ) -> BenchPlan:
         """Make the plan.
 
         Raises:
             UserError: for a flag, a config or a folder that cannot be used.
         """
         from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS, arms_of
-        from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, Plan, usual_warm_up
+        from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, BenchPlan, usual_warm_up
 
         before = folder.plan()[0] if folder.is_begun else None
         warm_up = self.warm_up
@@ -167,7 +170,7 @@ class _Asked:
         supervised = self.supervised
         if supervised is None:
             supervised = before is None or before.supervised
-        return Plan(
+        return BenchPlan(
             base=base,
             placements=placements,
             extras=(*([GEARS] if geared else []), ADAPTIVE, CLOCKS),
@@ -204,7 +207,7 @@ def _words(text: str) -> list[str]:
 # ---------------------------------------------------------------- running and showing
 
 
-def _run(plan: Plan, folder: BenchFolder) -> BenchResult:
+def _run(plan: BenchPlan, folder: BenchFolder) -> BenchResult:
     from ecorl.bench.tokens_per_joule.benchmark import run_plan
 
     console = make_console(file=sys.stderr)

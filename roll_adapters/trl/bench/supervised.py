@@ -84,21 +84,21 @@ def train_on_answers(config: Config, run_dir: Path, console: Console) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _AnsweredPrompt:
     """A prompt and its reference answer."""
 
     prompt: str
     answer: str
 
 
-def _answers(files: TaskFiles) -> list[_Answered]:
+def _answers(files: TaskFiles) -> list[_AnsweredPrompt]:
     rows = read_rows(files.prompts, PROMPT_KEYS)
     if not all(isinstance(row.get("answer"), str) and row["answer"] for row in rows):
         raise DataError(
             f'{files.prompts}: not every prompt has an "answer", a text to train on; without them '
             "there is no supervised training to compare with"
         )
-    return [_Answered(row["prompt"], row["answer"]) for row in rows]
+    return [_AnsweredPrompt(row["prompt"], row["answer"]) for row in rows]
 
 
 def _record(run: MeasuredLoop, found: Evaluation | None, phase: EvaluationPhase) -> None:
@@ -119,7 +119,7 @@ class _Student:
         )
         self._on_gpu = policy.device.type == "cuda"
 
-    def batches(self, rows: Sequence[_Answered], n: int) -> Iterator[list[_Answered]]:
+    def batches(self, rows: Sequence[_AnsweredPrompt], n: int) -> Iterator[list[_AnsweredPrompt]]:
         """Batches of rows, epoch by epoch in an order that the seed decides.
 
         Args:
@@ -135,7 +135,7 @@ class _Student:
             del order[: len(taken)]
             yield [rows[i] for i in taken]
 
-    def learn(self, batch: Sequence[_Answered]) -> tuple[float, int, int]:
+    def learn(self, batch: Sequence[_AnsweredPrompt]) -> tuple[float, int, int]:
         """Take an optimizer step.
 
         Args:
@@ -158,7 +158,7 @@ class _Student:
         return loss.item(), int((labels != _IGNORED).sum()), int(mask.sum())
 
     def _encode(
-        self, batch: Sequence[_Answered]
+        self, batch: Sequence[_AnsweredPrompt]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Right-padded ids, mask and labels, each ``[n, longest] int64``."""
         t = self._tokenizer

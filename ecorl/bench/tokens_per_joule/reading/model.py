@@ -72,7 +72,7 @@ class CardEnergy:
 
 
 @dataclass(frozen=True, slots=True)
-class StageCost:
+class StageDraw:
     """Executions of one stage on one kind of device.
 
     Attributes:
@@ -146,7 +146,7 @@ class RunFigures:
     busy_s: float | None = None
     machine: MachineEnergy | None = None
     card: CardEnergy | None = None
-    stages: tuple[StageCost, ...] = ()
+    stages: tuple[StageDraw, ...] = ()
     quality: tuple[QualityPoint, ...] = ()
     offloaded: Mapping[str, float] = field(default_factory=dict)
     n_faults: int = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ecorl.bench.tokens_per_joule.arms import SUPERVISED
 from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, busy_s, window_energy
-from ecorl.bench.tokens_per_joule.reading.model import RunFigures, StageCost
+from ecorl.bench.tokens_per_joule.reading.model import RunFigures, StageDraw
 from ecorl.bench.tokens_per_joule.reading.quality import quality_points
 from ecorl.config import parse_config
 from ecorl.errors import EcorlError
@@ -77,10 +77,10 @@ def _unusable(reader: LedgerReader) -> str:
     return ""
 
 
-def _stages(drawn: WindowEnergy) -> list[StageCost]:
+def _stages(drawn: WindowEnergy) -> list[StageDraw]:
     cards = simulated_cards(drawn.evidence.executions, drawn.evidence.devices)
     return [
-        StageCost(
+        StageDraw(
             role=row.role,
             device=row.device,
             time_provenance=row.time_provenance,

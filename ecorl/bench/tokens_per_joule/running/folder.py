@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ecorl.bench.tokens_per_joule.plan import Plan, Stand, stand_data, stand_from
+from ecorl.bench.tokens_per_joule.plan import BenchPlan, Stand, stand_data, stand_from
 from ecorl.bench.tokens_per_joule.running.idle import IdleReading
 from ecorl.config import parse_config
 from ecorl.errors import RunError
@@ -56,7 +56,7 @@ class BenchFolder:
 
     # ------------------------------------------------------------ plan
 
-    def begin(self, plan: Plan, stand: Stand) -> None:
+    def begin(self, plan: BenchPlan, stand: Stand) -> None:
         """Make the folder, or go on with it.
 
         Args:
@@ -116,7 +116,7 @@ class BenchFolder:
             with contextlib.suppress(OSError):
                 self.path.rmdir()
 
-    def plan(self) -> tuple[Plan, Stand]:
+    def plan(self) -> tuple[BenchPlan, Stand]:
         """Read what an earlier call has planned, and where it ran.
 
         Raises:
@@ -244,8 +244,8 @@ def idle_from(data: Mapping[str, Any]) -> IdleReading:
     return IdleReading(**{**data, "provenance": None if told is None else Provenance(told)})
 
 
-def _plan_from(data: Mapping[str, Any]) -> Plan:
-    return Plan(
+def _plan_from(data: Mapping[str, Any]) -> BenchPlan:
+    return BenchPlan(
         base=parse_config(data["config"], "plan.json"),
         placements=tuple(data["placements"]),
         extras=tuple(data["extras"]),

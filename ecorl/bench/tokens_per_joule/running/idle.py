@@ -12,6 +12,7 @@ from ecorl.records import Provenance
 from ecorl.runtime.equipment.hardware import card_power, gpu_path
 from ecorl.runtime.training import TrainingSide
 from ecorl.telemetry.sampling.sampler import Sampler
+from ecorl.telemetry.sources.specs import DeviceInfo
 
 _FIRST_S = 0.5
 """Of the readings left out at the begin, s: a source answers late after it was opened. Invented."""
@@ -90,18 +91,19 @@ def read_idle(
         while time.monotonic() < until_s:
             wait()
             time.sleep(_POLL_S)
-        found = []
-        for device in sampler.devices:
-            energy = sampler.history.energy(device.device_id, begin_s, end_s)
-            known = energy.mean_power_w is not None
-            found.append(
-                IdleReading(
-                    when=when,
-                    device_id=device.device_id,
-                    power_w=energy.mean_power_w,
-                    provenance=energy.provenance if known else None,
-                    source=f"{device.source}: {device.name}" if device.name else device.source,
-                    time_s=time_s,
-                )
-            )
-    return found
+        return [_reading(sampler, device, when, (begin_s, end_s)) for device in sampler.devices]
+
+
+def _reading(
+    sampler: Sampler, device: DeviceInfo, when: str, window: tuple[float, float]
+) -> IdleReading:
+    """What a device drew in a window."""
+    energy = sampler.history.energy(device.device_id, *window)
+    return IdleReading(
+        when=when,
+        device_id=device.device_id,
+        power_w=energy.mean_power_w,
+        provenance=None if energy.mean_power_w is None else energy.provenance,
+        source=f"{device.source}: {device.name}" if device.name else device.source,
+        time_s=window[1] - window[0],
+    )

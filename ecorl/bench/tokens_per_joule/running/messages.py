@@ -10,7 +10,7 @@ JobKind = Literal["preload", "check", "task", "processors", "run", "supervised"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WorkerJob:
     """Something to do with a config.
 
     Attributes:
@@ -52,20 +52,20 @@ STOP = "stop"
 """What a benchmark sends in place of a job: the job under way is to end in good order."""
 
 
-def encoded(message: Job | JobAnswer | str) -> bytes:
+def encoded(message: WorkerJob | JobAnswer | str) -> bytes:
     """Write a message as a line."""
     plain = message if isinstance(message, str) else asdict(message)
     return json.dumps(plain).encode() + b"\n"
 
 
-def decoded_job(line: bytes) -> Job | str:
+def decoded_job(line: bytes) -> WorkerJob | str:
     """Read what a benchmark sent.
 
     Args:
         line: of JSON.
     """
     plain = json.loads(line)
-    return plain if isinstance(plain, str) else Job(**plain)
+    return plain if isinstance(plain, str) else WorkerJob(**plain)
 
 
 def decoded_answer(line: bytes) -> JobAnswer:

@@ -21,12 +21,12 @@ from ecorl.bench.rounds import TimeBox, balanced_order
 from ecorl.bench.tokens_per_joule.arms import (
     GEARS,
     SUPERVISED,
-    Arm,
+    BenchArm,
     GearChoices,
     arms_of,
     with_task,
 )
-from ecorl.bench.tokens_per_joule.plan import Plan, stand_of
+from ecorl.bench.tokens_per_joule.plan import BenchPlan, stand_of
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 from ecorl.bench.tokens_per_joule.running.idle import Processors, read_idle
 from ecorl.bench.tokens_per_joule.running.known_truth import ARM, course_csv, truth_config
@@ -50,18 +50,19 @@ _TRUTH_IDS = {"cpu": "cpu0", "cuda": "gpu0"}
 class Turn:
     """One run that is to be made."""
 
-    arm: Arm
+    arm: BenchArm
     seed: int
 
 
-def run_session(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None = None) -> None:
+def run_session(plan: BenchPlan, folder: BenchFolder, say: Say, box_s: float | None = None) -> None:
     """Run what is not done yet of a plan.
 
     Args:
         plan: what is to be run.
         folder: of the benchmark; one that holds a part of it is gone on with.
         say: shows a line of progress.
-        box_s: time for the rounds, s: none begins that would not end in it. None for no limit.
+        box_s: time up to the end of the rounds, s, without that in which the task is made: no
+            round but the first begins that would not end in it. None for no limit.
 
     Raises:
         UserError: for a config, a file or a folder that cannot be used.
@@ -75,7 +76,7 @@ def run_session(plan: Plan, folder: BenchFolder, say: Say, box_s: float | None =
             folder.held(),
             JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker,
         ):
-            _Session(plan, folder, worker, say).go(box_s)
+            _BenchSession(plan, folder, worker, say).go(box_s)
     except EcorlError:
         folder.withdraw()
         raise
@@ -93,32 +94,35 @@ def _has_gpu() -> bool:
         driver.close()
 
 
-class _Session:
-    def __init__(self, plan: Plan, folder: BenchFolder, worker: JobWorker, say: Say) -> None:
+class _BenchSession:
+    def __init__(self, plan: BenchPlan, folder: BenchFolder, worker: JobWorker, say: Say) -> None:
         self._plan, self._folder, self._worker, self._say = plan, folder, worker, say
 
     def go(self, box_s: float | None) -> None:
-        plan = self._plan
+        plan, begin_s = self._plan, time.monotonic()
         for arm in arms_of(plan.base, plan.placements, None, ()):
             # Configs of all placements are checked before anything runs.
             self._say(f"checking {arm.name}")
             self._call("check", arm.config or plan.base, self._folder.run_dir(arm.name, 0))
         self._say("preparing the task")
+        made_s = time.monotonic()
         task = FilesTask(**self._call("task", plan.base, self._folder.path / "task"))
+        begin_s += time.monotonic() - made_s
         here = self._call("processors", plan.base, self._folder.path)
         gears = GearChoices(tuple(Gear(gear) for gear in here["gears"]), here["why"])
         self._folder.note("gears", {"gears": here["gears"], "why": here["why"]})
         base = with_task(plan.base, task)
         arms = arms_of(base, plan.placements, gears, plan.extras)
         if plan.supervised:
-            arms.append(Arm(SUPERVISED, SUPERVISED, config=base))
+            arms.append(BenchArm(SUPERVISED, SUPERVISED, config=base))
         processors = Processors(here["device"], here["gpu_uuids"])
         self._folder.note("processors", here["device"])
         turns = self._open(arms)
         if not turns:
             return
         self._idle(base, processors, "before")
-        self._rounds(turns, TimeBox(box_s))
+        left_s = None if box_s is None else box_s - (time.monotonic() - begin_s)
+        self._rounds(turns, TimeBox(left_s))
         self._idle(base, processors, "after")
         if not self._folder.is_done(ARM, 0):
             self._say("a run whose energy is known")
@@ -127,7 +131,7 @@ class _Session:
     def _call(self, kind: JobKind, config: Config, folder: Path) -> Any:
         return self._worker.call(kind, config, folder)
 
-    def _open(self, arms: Sequence[Arm]) -> list[list[Turn]]:
+    def _open(self, arms: Sequence[BenchArm]) -> list[list[Turn]]:
         """What is still to be run, round by round."""
         runnable = {arm.name: arm for arm in arms if arm.config is not None}
         rounds = []
@@ -176,7 +180,7 @@ class _Session:
         recording = self._folder.write("course.csv", course_csv(_TRUTH_IDS[device]))
         steps = min(self._plan.base.trainer.steps, self._plan.warm_up + _TRUTH_STEPS)
         config = truth_config(base, recording, max(steps, self._plan.warm_up + 1))
-        self._run(Turn(Arm(ARM, ARM, config=config), 0))
+        self._run(Turn(BenchArm(ARM, ARM, config=config), 0))
 
     def _idle(self, base: Config, processors: Processors, when: str) -> None:
         if self._plan.idle_s <= 0:
@@ -187,7 +191,7 @@ class _Session:
         self._folder.add_idle(found)
 
 
-def arms_in(plan: Plan, folder: BenchFolder) -> list[Arm]:
+def arms_in(plan: BenchPlan, folder: BenchFolder) -> list[BenchArm]:
     """The arms of a plan as its sessions found them, for a table; supervised training among them.
 
     Args:
@@ -202,5 +206,5 @@ def arms_in(plan: Plan, folder: BenchFolder) -> list[Arm]:
     if GEARS in plan.extras and gears is None:
         arms = [arm for arm in arms if arm.extra != GEARS]
     if plan.supervised:
-        arms.append(Arm(SUPERVISED, SUPERVISED, config=plan.base))
+        arms.append(BenchArm(SUPERVISED, SUPERVISED, config=plan.base))
     return arms

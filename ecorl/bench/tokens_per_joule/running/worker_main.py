@@ -20,8 +20,8 @@ from typing import Any
 
 from ecorl.bench.tokens_per_joule.running.messages import (
     STOP,
-    Job,
     JobAnswer,
+    WorkerJob,
     decoded_answer,
     decoded_job,
     encoded,
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _preloaded(job: Job) -> JobAnswer:
+def _preloaded(job: WorkerJob) -> JobAnswer:
     try:
         from ecorl.runtime.adapters import load_adapter
 
@@ -98,7 +98,7 @@ def _failed(error: BaseException) -> JobAnswer:
 # ---------------------------------------------------------------- a process for each job
 
 
-def _in_own_process(job: Job, inbox: _Inbox) -> JobAnswer | None:
+def _in_own_process(job: WorkerJob, inbox: _Inbox) -> JobAnswer | None:
     """Fork, wait and hand the answer on; None where the benchmark has gone meanwhile."""
     outlet, inlet = os.pipe()
     parent_pid = os.getpid()
@@ -147,7 +147,7 @@ def _last_line(log: str) -> str:
     return f" ({lines[-1][-200:]})" if lines else ""
 
 
-def _do_and_exit(job: Job, inlet: int, parent_pid: int) -> None:
+def _do_and_exit(job: WorkerJob, inlet: int, parent_pid: int) -> None:
     """Do a job, tell what came of it, and end without what the forked interpreter would do."""
     answer = JobAnswer()
     try:
@@ -178,7 +178,7 @@ def _print_into(log: str) -> None:
     os.close(target)
 
 
-def _done(job: Job) -> Any:
+def _done(job: WorkerJob) -> Any:
     from rich.console import Console
 
     from ecorl.config import FilesTask, parse_config

@@ -15,9 +15,9 @@ from typing import Any
 
 from ecorl.bench.tokens_per_joule.running.messages import (
     STOP,
-    Job,
     JobAnswer,
     JobKind,
+    WorkerJob,
     decoded_answer,
     encoded,
 )
@@ -95,7 +95,7 @@ class JobWorker:
         """Do a job and return its answer, whatever came of it; arguments as for `call`."""
         connection = self._connected(wait)
         text = config_toml(config.anchored())
-        job = Job(kind, self._adapter, text, str(folder.absolute()), str(log or self._log))
+        job = WorkerJob(kind, self._adapter, text, str(folder.absolute()), str(log or self._log))
         connection.sendall(encoded(job))
         try:
             return self._answer(connection, wait)
@@ -125,7 +125,7 @@ class JobWorker:
             )
         self._connection = own
         if self._is_forked:
-            own.sendall(encoded(Job("preload", self._adapter)))
+            own.sendall(encoded(WorkerJob("preload", self._adapter)))
             answer = self._answer(own, wait)
             if answer.error:
                 raise _as_error(answer)

@@ -219,28 +219,13 @@ def _milli_per_token(result: BenchResult, arm: ArmEntry, take: Getter) -> float:
 # ---------------------------------------------------------------- quality
 
 
+_Courses = list[tuple[str, list[tuple[ArmEntry, list[tuple[float, float]]]]]]
+"""Panels by title: the course of each of their arms."""
+
+
 def _quality(result: BenchResult) -> str | None:
     """Held-out reward over joules; drawn from two evaluations on."""
-
-    def machine(point: QualityPoint) -> float | None:
-        return point.energy_j
-
-    def with_card(point: QualityPoint) -> float | None:
-        return point.with_card_j
-
-    alone = [a for a in result.arms if result.of(a.name) and not has_card(result, a)]
-    provenance = energy_provenance([run for a in alone for run in result.of(a.name)])
-    shown: list[tuple[str, list[ArmEntry], Callable[[QualityPoint], float | None]]] = [
-        (f"this machine ({provenance})", alone, machine),
-        (_WITH_CARD, arms_with_card(result), with_card),
-    ]
-    courses = [
-        (title, [(arm, _course(result, arm, take)) for arm in arms]) for title, arms, take in shown
-    ]
-    courses = [
-        (title, [(arm, course) for arm, course in own if len(course) > 1]) for title, own in courses
-    ]
-    courses = [(title, own) for title, own in courses if own]
+    courses = _courses(result)
     if not courses:
         return None
     target = result.target("reward")
@@ -272,6 +257,28 @@ def _quality(result: BenchResult) -> str | None:
     n_lines = len({arm.name for _, own in courses for arm, _ in own})
     height_in = 2.7 + 0.18 * -(-n_lines // 4)
     return draw("quality", _LABELS["quality"], height_in, len(courses), paint)
+
+
+def _courses(result: BenchResult) -> _Courses:
+    """The courses of arms without a simulated card, and of those with one."""
+
+    def machine(point: QualityPoint) -> float | None:
+        return point.energy_j
+
+    def with_card(point: QualityPoint) -> float | None:
+        return point.with_card_j
+
+    alone = [a for a in result.arms if result.of(a.name) and not has_card(result, a)]
+    provenance = energy_provenance([run for a in alone for run in result.of(a.name)])
+    found = []
+    for title, arms, take in (
+        (f"this machine ({provenance})", alone, machine),
+        (_WITH_CARD, arms_with_card(result), with_card),
+    ):
+        own = [(arm, _course(result, arm, take)) for arm in arms]
+        drawn = [(arm, course) for arm, course in own if len(course) > 1]
+        found += [(title, drawn)] if drawn else []
+    return found
 
 
 def _course(

@@ -6,18 +6,21 @@ beside the stages, nor in the time that either took.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ecorl.carbon.timeline import timelines
 from ecorl.config import AccountingConfig
-from ecorl.ledger import LedgerReader
+from ecorl.ledger import BarrierRow, DeviceRow, ExecutionRow, LedgerReader
 from ecorl.report.energy.attribution import Attribution
 from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.pauses import run_pauses
 from ecorl.report.energy.readings import DeviceReadings, device_readings
 from ecorl.report.energy.spans import Span, attempt_spans, common, device_spans
 from ecorl.report.energy.windows.seconds import Window, cut_seconds
+
+_Row = TypeVar("_Row", ExecutionRow, BarrierRow, DeviceRow)
 
 
 def window_evidence(
@@ -45,31 +48,11 @@ def window_evidence(
         if attempt in spans
     }
     own = {number: span for number, (_, span) in cut.items()}
-    attempts = {a.attempt: a for a in reader.attempts()}
-    parts = [replace(attempts[attempt], attempt=number) for number, (attempt, _) in cut.items()]
-    lines = None if accounting is None else timelines(reader, accounting)
-    pauses = run_pauses(reader.choices(), spans)
-    whole = device_spans(reader.node_spans(), spans)
-    executions, barriers, devices = reader.executions(), reader.barriers(), reader.devices()
+    pauses, whole = run_pauses(reader.choices(), spans), device_spans(reader.node_spans(), spans)
     return Evidence(
-        executions=[
-            replace(row, attempt=number)
-            for number, (attempt, span) in cut.items()
-            for row in executions
-            if row.attempt == attempt and span[0] <= row.result.t_start_s < span[1]
-        ],
-        barriers=[
-            replace(row, attempt=number)
-            for number, (attempt, span) in cut.items()
-            for row in barriers
-            if row.attempt == attempt and span[0] <= row.t_s - (row.wait_s or 0.0) < span[1]
-        ],
-        devices=[
-            replace(row, attempt=number)
-            for number, (attempt, _) in cut.items()
-            for row in devices
-            if row.attempt == attempt
-        ],
+        executions=_in_windows(reader.executions(), cut, lambda row: row.result.t_start_s),
+        barriers=_in_windows(reader.barriers(), cut, lambda row: row.t_s - (row.wait_s or 0.0)),
+        devices=_in_windows(reader.devices(), cut, lambda _: None),
         readings=_readings(reader, cut, own, spans),
         spans=own,
         own_spans={
@@ -83,8 +66,41 @@ def window_evidence(
             number: common(pauses.get(attempt, ()), [span])
             for number, (attempt, span) in cut.items()
         },
-        grid=Attribution(lines, parts, own),
+        grid=_grid(reader, cut, own, accounting),
     )
+
+
+def _in_windows(
+    rows: Sequence[_Row], windows: Mapping[int, Window], begin_s: Callable[[_Row], float | None]
+) -> list[_Row]:
+    """The rows that begin in each window, with its number in place of that of the attempt.
+
+    Args:
+        rows: of the whole run.
+        windows: by number.
+        begin_s: when a row begins, monotonic s; None: all of its attempt belong to each window.
+    """
+    found = []
+    for number, (attempt, span) in windows.items():
+        for row in rows:
+            if row.attempt != attempt:
+                continue
+            at_s = begin_s(row)
+            if at_s is None or span[0] <= at_s < span[1]:
+                found.append(replace(row, attempt=number))
+    return found
+
+
+def _grid(
+    reader: LedgerReader,
+    windows: Mapping[int, Window],
+    own: Mapping[int, Span],
+    accounting: AccountingConfig | None,
+) -> Attribution:
+    """What finds the grams of energy in the windows; of nothing where none are asked for."""
+    attempts = {a.attempt: a for a in reader.attempts()}
+    parts = [replace(attempts[attempt], attempt=n) for n, (attempt, _) in windows.items()]
+    return Attribution(None if accounting is None else timelines(reader, accounting), parts, own)
 
 
 def _within(span: Span, limits: Span) -> Span:

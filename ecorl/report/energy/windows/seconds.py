@@ -24,7 +24,7 @@ Window = tuple[int, Span]
 _Series = tuple[int, str, Provenance, str]
 
 
-class _Reading(NamedTuple):
+class _CutReading(NamedTuple):
     """A reading as the roll-up takes it."""
 
     t_s: float
@@ -52,10 +52,10 @@ def cut_seconds(
     stored: dict[_Series, list[PowerSecond]] = defaultdict(list)
     for row in seconds:
         stored[row.attempt, row.device_id, row.provenance, row.source].append(row)
-    kept: dict[_Series, list[_Reading]] = defaultdict(list)
+    kept: dict[_Series, list[_CutReading]] = defaultdict(list)
     for one in raw:
         key = one.attempt, one.device_id, one.provenance, one.source
-        kept[key].append(_Reading(one.t_s, one.power_w, one.energy_j, one.error))
+        kept[key].append(_CutReading(one.t_s, one.power_w, one.energy_j, one.error))
     for readings in kept.values():
         readings.sort(key=lambda reading: reading.t_s)
     return [
@@ -69,7 +69,7 @@ def cut_seconds(
 
 def _cut(
     rows: Sequence[PowerSecond],
-    readings: Sequence[_Reading],
+    readings: Sequence[_CutReading],
     window: Span,
     attempt: Span,
     hold_s: float,
@@ -93,7 +93,7 @@ def _cut(
 
 
 def _computed(
-    row: PowerSecond, readings: Sequence[_Reading], part: Span, hold_s: float
+    row: PowerSecond, readings: Sequence[_CutReading], part: Span, hold_s: float
 ) -> list[PowerSecond] | None:
     """A part of one second from raw readings; None where they do not reach around it."""
     times_s = [reading.t_s for reading in readings]
@@ -120,7 +120,7 @@ _FIGURES = (
 )  # fmt: skip
 
 
-def _between(readings: Sequence[_Reading], index: int, t_s: float, hold_s: float) -> _Reading:
+def _between(readings: Sequence[_CutReading], index: int, t_s: float, hold_s: float) -> _CutReading:
     """What the device says at a time from a reading on: its power held, its counter in between."""
     here = readings[index]
     if t_s <= here.t_s or index + 1 == len(readings):
@@ -132,7 +132,7 @@ def _between(readings: Sequence[_Reading], index: int, t_s: float, hold_s: float
     if before_j is not None and after_j is not None and after_j >= before_j and is_whole:
         share = (t_s - here.t_s) / (after.t_s - here.t_s)
         energy_j = before_j + share * (after_j - before_j)
-    return _Reading(t_s, power_w, energy_j, here.error if power_w is None else None)
+    return _CutReading(t_s, power_w, energy_j, here.error if power_w is None else None)
 
 
 def _in_proportion(row: PowerSecond, part: Span, attempt: Span) -> PowerSecond:

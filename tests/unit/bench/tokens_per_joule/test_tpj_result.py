@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ecorl.bench.machine import Machine
-from ecorl.bench.tokens_per_joule.plan import Plan, default_config, users_config
+from ecorl.bench.tokens_per_joule.plan import BenchPlan, default_config, users_config
 from ecorl.bench.tokens_per_joule.result import joined, read_result, result_json
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 from ecorl.errors import ConfigError, DataError, RunError
@@ -99,7 +99,7 @@ def test_what_is_no_result_is_refused_in_one_line(tmp_path, text, words):
 
 def plan(*settings, **changes):
     fields = {"base": default_config(10, 2, settings), "placements": ("gpu_only",), "warm_up": 2}
-    return Plan(**fields | changes)
+    return BenchPlan(**fields | changes)
 
 
 def test_a_plan_is_told_by_all_that_a_run_depends_on_and_nothing_else():

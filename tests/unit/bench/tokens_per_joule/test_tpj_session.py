@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
-from ecorl.bench.tokens_per_joule.plan import Plan
+from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.reading.results import LEFT_OUT, read_folder
 from ecorl.bench.tokens_per_joule.running import session as session_module
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
@@ -56,7 +56,7 @@ def make_plan(tmp_path, **changes):
         "idle_s": 0.0,
         "supervised": False,
     }
-    return Plan(**fields | changes)
+    return BenchPlan(**fields | changes)
 
 
 def session(plan, folder, **kwargs):
@@ -230,7 +230,7 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
     again = command(tmp_path, "--out", "b")
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
-    assert [r.missing for r in read_folder(BenchFolder(tmp_path / "b")).runs] == [""] * 4
+    assert [r.missing for r in read_folder(BenchFolder(tmp_path / "b")).runs] == [""] * 6
     assert begun(folder, "gpu_only", 1) == kept
 
 
