@@ -209,7 +209,7 @@ def test_the_command_prints_the_table_in_80_columns(toy, tmp_path):
     out, err = other.communicate(timeout=120)
     assert other.returncode == 0, err
     assert "run 1 of" not in err
-    assert len(out.splitlines()) == 5
+    assert len(out.splitlines()) == 7
 
 
 def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path):
