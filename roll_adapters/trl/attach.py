@@ -135,6 +135,8 @@ def attach_to_record(
     if config.gears.is_on:
         gears = TrlGears(trainer, config, runtime.record, processes.ranks, record.gears)
     runtime.start()
+    if gears is not None:
+        gears.record = runtime.record  # on a cluster another process keeps it from here on
     on_close = _ending(runtime, record) if record.owned else _nothing
     save = _saver(trainer, run_dir / "models", processes) if is_refreshed(trainer) else None
     frozen = FrozenModels(runtime, watches(trainer, runtime), save)
