@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow, RunEnding
 from ecorl.records import Action, Provenance, Role, Stage
 from ecorl.report.beside import BesideFigures
+from ecorl.report.decisions.model import RunCourse, SavedAgainst
 from ecorl.report.energy.carbon_model import Footprint, PauseSummary
 from ecorl.report.energy.model import (
     Balance,
@@ -280,6 +281,9 @@ class Report:
         training_stage: in which gears and widths it trained; None where nobody told of any.
         own_evaluations: what the trainer's own evaluations found; None where it made none.
         remarks: what else there is to say of the stages: why one of them is not there.
+        course: all decisions on one axis; None where fewer than two kinds changed anything.
+        savings: what placement, gears and width, and timing saved; none where nothing was
+            offloaded, shifted or paused.
     """
 
     head: Head
@@ -310,3 +314,5 @@ class Report:
     training_stage: TrainingStageFacts | None = None
     own_evaluations: str | None = None
     remarks: tuple[str, ...] = ()
+    course: RunCourse | None = None
+    savings: tuple[SavedAgainst, ...] = ()
