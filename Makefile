@@ -1,5 +1,6 @@
 # make demo        install, build the kernels, train a small model, leave a report
 # make demo-carbon  a demo that waits for a clean window and pauses for a dirty one
+# make demo-all    one run with everything: Ray, cards, placement, gears, widths, pauses
 # make demo-ray    the demo over a Ray cluster of two nodes on this machine
 # make test        lint, types, import layers and all tests but the deep ones
 # make test-all    the same with the deep ones: longer sweeps
@@ -24,7 +25,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo demo-carbon demo-ray policy test test-all test-numpy1 test-openrlhf test-roll pages checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-carbon demo-all demo-ray policy test test-all test-numpy1 test-openrlhf test-roll pages checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -34,6 +35,9 @@ demo: install csim
 
 demo-carbon: install
 	@$(BIN)/ecorl run --config demo-carbon --set run_dir=runs/demo-carbon-$$(date +%Y%m%d-%H%M%S)
+
+demo-all: install csim
+	@$(BIN)/ecorl run --config demo-all --set run_dir=runs/demo-all-$$(date +%Y%m%d-%H%M%S)
 
 demo-ray: install csim
 	@$(BIN)/python -m roll_adapters.demo.two_machines --set run_dir=runs/demo-ray-$$(date +%Y%m%d-%H%M%S)

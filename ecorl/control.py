@@ -92,6 +92,7 @@ class Why(StrEnum):
     STATIC = "static"  # always the same, whatever the grid does
     PRICED = "priced"  # what a token is worth now pays for it, or does not
     SHIELDED = "shielded"  # the token budget can only be met before the deadline at full speed
+    ENDING = "ending"  # it runs, and what is left takes no longer than a decision holds
     CAPPED = "capped"  # as many tokens as may be are in low precision already
     KEPT = "kept"  # the controller does not answer: its last choice holds, but for a pause
     DONE = "done"  # the token budget is met

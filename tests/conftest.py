@@ -83,7 +83,9 @@ def require_tool():
     return demand
 
 
-_ON_RAY = re.compile(r"tests/integration/test_(ray_\w+|trl_ray|runtime_conformance)\.py")
+_ON_RAY = re.compile(
+    r"tests/integration/test_(ray_\w+|trl_ray|runtime_conformance|demo_all\w*)\.py"
+)
 
 
 @pytest.hookimpl(optionalhook=True)

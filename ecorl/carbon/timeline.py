@@ -149,6 +149,21 @@ class IntensityTimeline:
         number = self._painted[int(np.searchsorted(self._cuts_s, t_s, side="right"))]
         return None if number == _NOTHING else self.values[int(number)]
 
+    def steps(self, start_s: float, end_s: float) -> list[tuple[float, Intensity | None]]:
+        """Each value that counts within a time, and from when on.
+
+        Args:
+            start_s: begin of the time, s since 1970.
+            end_s: end of it.
+        """
+        inside = self._cuts_s[(self._cuts_s > start_s) & (self._cuts_s < end_s)]
+        found: list[tuple[float, Intensity | None]] = []
+        for t_s in (start_s, *inside.tolist()):
+            value = self.at(t_s)
+            if not found or found[-1][1] is not value:
+                found.append((t_s, value))
+        return found
+
     def emitted(
         self,
         start_s: NDArray[np.float64],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +110,8 @@ def draw(
     height_in: float,
     n_axes: int,
     paint: Callable[[Figure, list[Axes]], None],
+    *,
+    heights: Sequence[float] = (),
 ) -> str:
     """Run ``paint`` on fresh axes side by side and return the SVG, ready to stand in a page.
 
@@ -119,6 +121,7 @@ def draw(
         height_in: its height, inches.
         n_axes: how many axes.
         paint: draws, in the stand-in colours.
+        heights: of axes that stand above each other instead, in proportion; they share their x.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -127,7 +130,12 @@ def draw(
     with mpl.rc_context(_STYLE):
         figure = NewFigure(figsize=(_WIDTH_IN, height_in), layout="constrained")
         FigureCanvasSVG(figure)
-        paint(figure, list(figure.subplots(1, n_axes, squeeze=False)[0]))
+        if heights:
+            rows = figure.subplots(n_axes, 1, squeeze=False, sharex=True, height_ratios=heights)
+            axes = list(rows[:, 0])
+        else:
+            axes = list(figure.subplots(1, n_axes, squeeze=False)[0])
+        paint(figure, axes)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return _inline(name, label, out.getvalue())

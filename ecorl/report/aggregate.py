@@ -13,6 +13,8 @@ from ecorl.records import EventKind
 from ecorl.report import carbon_verdict
 from ecorl.report import devices as device_parts
 from ecorl.report.beside import beside_figures
+from ecorl.report.decisions.run_course import run_course
+from ecorl.report.decisions.savings import savings
 from ecorl.report.energy.attribution import Attribution
 from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.card import balance, card_timeline
@@ -124,6 +126,14 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         + gear_notes(geared),
         nodes=nodes,
         training_stage=geared,
+        course=run_course(reader, placements, evidence, emitted, geared, ran.path),
+        savings=savings(
+            balanced,
+            geared,
+            pauses,
+            is_offloaded=any(c.card is not None for c in compared),
+            path=ran.path,
+        ),
     )
     return replace(report, missing=tuple(_missing(report, reader, known, executions, recorded)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ecorl.report.energy.carbon_model import Footprint, IntensityFacts, PauseSummary, WaitOutcome
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.notes import intensity_label
-from ecorl.report.render.numbers import duration, grams, joules, share
+from ecorl.report.render.numbers import duration, figure, grams, joules, share
 
 
 def emitted(footprint: Footprint) -> tuple[str, ...]:
@@ -78,6 +78,23 @@ def outcome_sentence(o: WaitOutcome) -> str:
     if o.net_g < 0:
         return f"{start}: waiting cost more than it saved, by {'at least ' * o.at_most}{net}."
     return f"{start}: waiting changed nothing."
+
+
+def timing_words(o: WaitOutcome) -> str:
+    """How what was emitted compares with the same joules drawn evenly over the run time.
+
+    Args:
+        o: by one kind of intensity; its figures are known.
+    """
+    at_mean_g = None
+    if o.net_at_mean_g is not None and o.trained_g is not None and o.paused_g is not None:
+        at_mean_g = o.net_at_mean_g + o.trained_g + o.paused_g
+    return (
+        f"what was drawn beside the pauses emitted {grams(o.trained_g, o.gas)} ({o.provenance}) in "
+        f"place of {grams(at_mean_g, o.gas)} (modelled) at {figure(o.mean_g_per_kwh)} g/kWh, the "
+        f"mean over the run time, and the devices' draw in the pauses emitted "
+        f"{'at least ' * o.at_most}{grams(o.paused_g, o.gas)}"
+    )
 
 
 def gaps(footprint: Footprint) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ecorl.ledger import FaultRow, MetricRow, PlacementRow, RunEnding
 from ecorl.records import Action, Provenance, Role, Stage
 from ecorl.report.beside import BesideFigures
+from ecorl.report.decisions.model import RunCourse, SavedAgainst
 from ecorl.report.energy.carbon_model import Footprint, PauseSummary
 from ecorl.report.energy.model import (
     Balance,
@@ -282,6 +283,9 @@ class Report:
         evaluated_along: what held-out evaluations along training found, one sentence a name.
         remarks: what else there is to say of the stages: why one of them is not there, and what
             packing their rows saved.
+        course: all decisions on one axis; None where fewer than two kinds changed anything.
+        savings: what placement, gears and width, and timing saved; none where nothing was
+            offloaded, shifted or paused.
     """
 
     head: Head
@@ -313,3 +317,5 @@ class Report:
     own_evaluations: str | None = None
     evaluated_along: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    course: RunCourse | None = None
+    savings: tuple[SavedAgainst, ...] = ()

@@ -136,6 +136,8 @@ def attach_to_record(
     runtime = processes.runtime(training, head)
     changes = _changes(trainer, config, runtime, record, processes)
     runtime.start()
+    if changes.gears is not None:
+        changes.gears.record = runtime.record  # on a cluster another process keeps it from here on
     on_close = _ending(runtime, record) if record.owned else _nothing
     save = _saver(trainer, run_dir / "models", processes) if is_refreshed(trainer) else None
     frozen = FrozenModels(runtime, watches(trainer, runtime), save)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 
-from ecorl.config import Config, FilesTask, config_toml
+from ecorl.config import Config, FilesTask, RayRuntimeConfig, config_toml
 from ecorl.errors import TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
+from ecorl.records import Stage
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
+from ecorl.runtime.equipment.hardware import stays_on_gpu
+from ecorl.runtime.ray.local_cluster import local_cluster
 from ecorl.runtime.runs.record import resumable_config, resume_command
 from roll_adapters.trl.inputs.check import check as check_input
 from roll_adapters.trl.inputs.finding import Finding
@@ -122,11 +125,28 @@ def _supervised(how: How, config: Config, run_dir: Path, width: int) -> bool:
     """Run the training in processes of its own; True when it finished."""
     told = Begin(how, str(run_dir.absolute()), config_toml(config.anchored()))
     try:
-        return Supervisor(told).run(width)
+        with _cluster(config) as variables:
+            return Supervisor(told, variables=variables).run(width)
     except TrainingError as error:
         begun = (run_dir / LEDGER_FILE).is_file()
         hint = f"; go on with: {resume_command(run_dir)}" if begun else ""
         raise TrainingError(f"{error}{hint}") from error
+
+
+@contextlib.contextmanager
+def _cluster(config: Config) -> Iterator[dict[str, str]]:
+    """Start a Ray cluster for all groups of processes where the config asks for one of the run's.
+
+    Yields:
+        The environment variables with which they join it; none where they need none.
+    """
+    runtime = config.runtime
+    if not isinstance(runtime, RayRuntimeConfig) or runtime.address != "local":
+        yield {}
+        return
+    policy, frozen = config.placement.policy, (Stage.REWARD, Stage.REFERENCE)
+    with local_cluster(sum(not stays_on_gpu(policy, stage) for stage in frozen)) as variables:
+        yield variables
 
 
 def demo_models(folder: Path, seed: int, cache_dir: Path, console: Console) -> list[str]:

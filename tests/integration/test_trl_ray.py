@@ -114,3 +114,19 @@ def test_an_exact_engine_on_a_worker_gives_the_numbers_of_plain_trl(
         own = [r for r in rows if r.stage is stage and r.n_output_tokens]
         assert {r.node for r in own} == {this_node()}
         assert all(r.energy.energy_j > 0 for r in own)
+
+
+def test_what_the_gears_measure_is_in_the_record_that_the_scheduler_keeps(
+    cluster, make_trainer, tmp_path
+):
+    trainer = make_trainer(name="gears")
+    offload = {"type": "torch"}
+    settings = config(cluster, tmp_path, offload, {"type": "static"}).model_dump(mode="json")
+    settings["gears"] = {"allowed": ["BF16", "FP8"], "simulate_fp8": True, "measure_every": 2}
+    attach(trainer, validate_config(settings))
+    trainer.train()
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        measured = [row.iteration for row in reader.metrics("gear_measurement_s")]
+        kinds = {event.kind for event in reader.events()}
+    assert measured == [1, 3]
+    assert EventKind.LEDGER_ROWS_DROPPED not in kinds

@@ -51,6 +51,13 @@ OUTPUTS = {
             (r"^  reward +\d+ x host: e.g.", 3),
         ),
     ),
+    "demo-all": Output(
+        "ecorl run --config demo-all",
+        (
+            (r"^What was saved, and against what", 4),
+            (r"^Decisions over the run", 11),
+        ),
+    ),
     "validate": Output("ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl"),
     "estimate": Output(
         "ecorl fpga estimate --model demo/reward --tokens 512 --reference demo/policy",

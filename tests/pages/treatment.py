@@ -96,6 +96,7 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl doctor": QUICK,
     "torchrun --nproc_per_node 2 demo/train.py": LONG,
     "make demo-ray": LONG_AT_ROOT,
+    "ecorl run --config demo-all": LONG,
     "ecorl policy explain runs/demo-models-42": QUICK,
     "ecorl policy train --quick": LONG,
     "ecorl policy evaluate": LONG,

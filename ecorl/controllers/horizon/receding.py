@@ -8,7 +8,7 @@ a fan of values for each hour; the other kind the middle of the fan.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,12 +40,27 @@ class _Plan:
         curve: tokens by price.
         middle: ``[rows]``, means of the fan, g/kWh, from the hour under way on.
         end_s: when the last token is to be trained, s since 1970.
+        fan: what is expected of the hours until then.
+        others: curves of some of the actions, by the id of their hulls.
     """
 
     key: tuple[object, ...]
     curve: PriceCurve
     middle: FloatArray
     end_s: float
+    fan: Fan
+    others: dict[int, PriceCurve] = field(default_factory=dict)
+
+    def priced_with(self, hulls: Hulls) -> PriceCurve:
+        """The curve of other actions than those of the plan.
+
+        Args:
+            hulls: of these actions; the same object each time.
+        """
+        found = self.others.get(id(hulls))
+        if found is None:
+            found = self.others[id(hulls)] = PriceCurve.of(hulls, self.fan, self.curve.seconds)
+        return found
 
 
 class RecedingHorizon:
@@ -85,6 +100,8 @@ class RecedingHorizon:
         self._held_w = held_w
         self._end_costs = held_w > 0.0 or (p.soft_deadline_s is not None and p.late_g_per_h > 0.0)
         self._changes_cost = p.width_change_s > 0.0 or p.gear_change_s > 0.0
+        self._some = tuple(problem.table.actions() if some is None else some)
+        self._held_hulls: dict[tuple[TrainingAction, ...], Hulls] = {}
 
     def decide(self, now_s: float, seen: Seen) -> GearChoice:
         """See `Controller.decide`."""
@@ -108,7 +125,12 @@ class RecedingHorizon:
         if action != present and self._hulls.as_good(price, g_per_kwh, present, _INDIFFERENT):
             action = present
         if self._changes_cost and action != present:
-            action = self._kept_or(action, price, g_per_kwh, present, plan.middle)
+            wanted, held = action, self._held(present)
+            action = self._kept_or(wanted, price, g_per_kwh, present, plan.middle)
+            if action != wanted and held is not None:
+                # What is not changed to has no say in what a token is worth.
+                price = plan.priced_with(held).price(tokens, low)
+                action = held.best(price, g_per_kwh)
         told = f"a token is worth {1e6 * price.g_per_token:.3g} g a million"
         return choice(
             self.name, now_s, self._problem, seen, action, Why.PRICED, told, price.g_per_token
@@ -158,7 +180,7 @@ class RecedingHorizon:
             end_s = self._chosen_end[1]
             fan = fan.first(max(1, round((end_s - begin_s) / self._hour_s)))
         curve = PriceCurve.of(self._hulls, fan, end_s - begin_s)
-        self._plan = _Plan(key, curve, fan.middle, end_s)
+        self._plan = _Plan(key, curve, fan.middle, end_s, fan)
         return self._plan
 
     def _best_end(self, now_s: float, fan: Fan, progress: Progress) -> float:
@@ -185,6 +207,20 @@ class RecedingHorizon:
             return self._problem.fastest(progress)
         hull = self._hulls.all if progress.low_tokens_left > 0.0 else self._hulls.high
         return hull.actions[-1]
+
+    def _held(self, present: TrainingAction) -> Hulls | None:
+        """What can be done without a change that takes time, where that is to run and to pause.
+
+        It is so where workers are kept through a pause: who does not change them decides between
+        these alone. Elsewhere None.
+        """
+        p = self._problem
+        free = tuple(one for one in self._some if p.change_s(present, one) == 0.0)
+        if not free or p.change_s(present, PAUSE) > 0.0 or len(free) == len(self._some):
+            return None
+        if free not in self._held_hulls:
+            self._held_hulls[free] = Hulls.of(p, free)
+        return self._held_hulls[free]
 
     def _kept_or(
         self,

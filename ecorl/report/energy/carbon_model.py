@@ -218,6 +218,9 @@ class WaitOutcome:
         paused_g: emissions of what the devices drew while the run was paused.
         net_g: ``trained_at_start_g - trained_g - paused_g``: above 0 waiting emitted less; None
             where one of them is unknown.
+        mean_g_per_kwh: mean over the run time, pauses included; None: unknown.
+        net_at_mean_g: the same as ``net_g`` with the joules at that mean, as if they had been drawn
+            evenly over the run time; modelled.
         unknown_j: energy that is in none of these figures, since the intensity or the PUE of its
             time is unknown, J.
         at_most: whether ``net_g`` lacks emissions of the pauses.
@@ -235,6 +238,8 @@ class WaitOutcome:
     net_g: float | None
     unknown_j: float
     at_most: bool
+    mean_g_per_kwh: float | None = None
+    net_at_mean_g: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

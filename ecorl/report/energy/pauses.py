@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ecorl.carbon.timeline import IntensityTimeline
+from ecorl.carbon.timeline import Emitted, IntensityTimeline
 from ecorl.control import Command
 from ecorl.controllers.pauses import paused_spans
 from ecorl.ledger import GearChoiceRow
@@ -84,12 +84,8 @@ def _outcome(
     trained_g = None if trained is None else trained.carbon_g
     paused_g = None if paused is None else paused.carbon_g
     start = _start_g_per_kwh(timeline, choices, evidence.grid)
-    at_start_g = None
-    if trained is not None and trained_g is not None and start is not None:
-        at_start_g = kwh_from_joules(trained.facility_j) * start
-    net_g = None
-    if trained_g is not None and at_start_g is not None and paused_g is not None:
-        net_g = at_start_g - trained_g - paused_g
+    at_start_g = _at(trained, start)
+    at_mean_g = _at(trained, facts.mean_g_per_kwh)
     going = {a: minus([span], evidence.pauses.get(a, ())) for a, span in evidence.spans.items()}
     known = [p.provenance for p in own if p.provenance is not None]
     return WaitOutcome(
@@ -102,11 +98,27 @@ def _outcome(
         trained_g=trained_g,
         trained_at_start_g=at_start_g,
         paused_g=paused_g,
-        net_g=net_g,
+        net_g=_net_g(at_start_g, trained_g, paused_g),
         unknown_j=sum(one.unknown_j for one in (trained, paused) if one is not None),
         at_most=any(p.energy_j is None or p.at_least for p in waits)
         or (paused is not None and paused.unknown_j > 0),
+        mean_g_per_kwh=facts.mean_g_per_kwh,
+        net_at_mean_g=_net_g(at_mean_g, trained_g, paused_g),
     )
+
+
+def _at(trained: Emitted | None, g_per_kwh: float | None) -> float | None:
+    """What energy whose emissions are known would have emitted at another intensity, g."""
+    if trained is None or trained.carbon_g is None or g_per_kwh is None:
+        return None
+    return kwh_from_joules(trained.facility_j) * g_per_kwh
+
+
+def _net_g(other_g: float | None, trained_g: float | None, paused_g: float | None) -> float | None:
+    """What was saved against other emissions, the pauses counted, g; None where one is unknown."""
+    if other_g is None or trained_g is None or paused_g is None:
+        return None
+    return other_g - trained_g - paused_g
 
 
 def _start_g_per_kwh(

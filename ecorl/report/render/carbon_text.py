@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ecorl.report.carbon_verdict import timing_words
 from ecorl.report.energy.carbon_model import (
     CarbonColumn,
     FeedFacts,
@@ -120,6 +121,8 @@ def pauses_lines(pauses: PauseSummary | None, width: int, choices: str = "") -> 
             width,
             rest="    ",
         )
+        if o.net_at_mean_g is not None:
+            lines += wrapped(timing_words(o), width, rest="    ")
     lines += wrapped(choices, width) if choices else []
     lines += _choices(pauses, width)
     return lines

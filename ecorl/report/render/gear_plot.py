@@ -54,7 +54,7 @@ def gear_plot(facts: TrainingStageFacts | None) -> str | None:
                 [(band.start_s, max(band.end_s - band.start_s, 0.0))],
                 (0.0, height),
                 transform=across,
-                facecolor=_colour(band),
+                facecolor=COLOURS["idle"] if band.is_pause else gear_colour(band.gear),
                 edgecolor=PAPER,
                 linewidth=0.4,
                 label=None if name in seen else visible(name),
@@ -87,7 +87,10 @@ def _name(band: StageBand) -> str:
     return _PAUSED if band.is_pause else band.gear or OWN_GEAR
 
 
-def _colour(band: StageBand) -> str:
-    if band.is_pause:
-        return COLOURS["idle"]
-    return _COLOURS.get((band.gear or "").removesuffix(SIMULATED), COLOURS["training"])
+def gear_colour(gear: str | None) -> str:
+    """The colour of a gear.
+
+    Args:
+        gear: its name in the record; None: as the framework has it.
+    """
+    return _COLOURS.get((gear or "").removesuffix(SIMULATED), COLOURS["training"])

@@ -10,10 +10,12 @@ from pathlib import PurePath
 from typing import Any
 
 from ecorl.html.pages import render
+from ecorl.report.decisions.savings import saving_words
 from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.model import Cause, Spending
 from ecorl.report.model import Report
 from ecorl.report.notes import pue_words
+from ecorl.report.render.course.tables import SAVED_TITLE
 from ecorl.report.render.key import TITLE as KEY_TITLE
 from ecorl.report.render.key import key
 from ecorl.report.render.layout import Section
@@ -44,6 +46,8 @@ def render_html(report: Report) -> str:
         report=report,
         head=report.head,
         facts=_facts(report, started),
+        saved_title=SAVED_TITLE,
+        saved=[saving_words(one) for one in report.savings],
         tiles=tiles,
         sections=parts,
         plots=plots(report),
@@ -55,7 +59,7 @@ def render_html(report: Report) -> str:
 def _texts(report: Report, tiles: list[Tile], parts: list[Section]) -> list[str]:
     """Collect what the page says, for its key."""
     # Not the notes: they explain words as well.
-    found = [*report.verdict, *report.missing]
+    found = [*report.verdict, *map(saving_words, report.savings), *report.missing]
     for tile in tiles:
         found += [tile.label, tile.remark, tile.provenance]
     for part in parts:

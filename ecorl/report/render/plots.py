@@ -9,6 +9,7 @@ from ecorl.html.pages import COLOURS, INK, PAPER, draw
 from ecorl.report.energy.causes import CAUSES
 from ecorl.report.energy.model import Cause, EnergyTotals
 from ecorl.report.model import WAIT, Bar, BarrierSummary, PowerTrace, Report, Timeline
+from ecorl.report.render.course.picture import course_plot
 from ecorl.report.render.gear_plot import gear_plot
 from ecorl.report.render.lines import visible
 
@@ -45,6 +46,7 @@ def plots(report: Report) -> dict[str, str]:
         "waits": _waits(report.barriers),
         "power": _power(report.power),
         "gears": gear_plot(report.training_stage),
+        "course": course_plot(report.course, report.head.path),
     }
     return {name: svg for name, svg in drawn.items() if svg is not None}
 

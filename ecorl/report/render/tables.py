@@ -5,6 +5,7 @@ from __future__ import annotations
 from ecorl.report.model import Report
 from ecorl.report.render import carbon_tables, event_tables, spending_tables
 from ecorl.report.render.beside_tables import beside_section
+from ecorl.report.render.course.tables import course_section
 from ecorl.report.render.gear_tables import training_stage_section
 from ecorl.report.render.layout import Section
 from ecorl.report.training_stage.words import choices_words
@@ -14,6 +15,7 @@ def sections(report: Report) -> list[Section]:
     """All sections in order; one without anything to show says so in its lead."""
     geared = report.training_stage
     return [
+        *([] if report.course is None else [course_section(report.course)]),
         spending_tables.energy_section(report.spending),
         carbon_tables.carbon_section(report.footprint, report.stages, report.spending.parts),
         *(

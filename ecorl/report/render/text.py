@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ecorl.records import Stage
+from ecorl.report.decisions.savings import saving_line
 from ecorl.report.energy.causes import CAUSES, PAUSE_CAUSES
 from ecorl.report.energy.model import StageRow
 from ecorl.report.model import DecisionGroup, NodeFacts, Report
@@ -20,6 +21,7 @@ from ecorl.report.render.beside_tables import TITLE as BESIDE_TITLE
 from ecorl.report.render.beside_tables import beside_lines
 from ecorl.report.render.carbon_tables import PAUSES_TITLE
 from ecorl.report.render.carbon_text import carbon_lines, pauses_lines
+from ecorl.report.render.course.tables import COURSE_TITLE, SAVED_TITLE, course_lines
 from ecorl.report.render.event_tables import fault_place, node_cells, rows_fallback
 from ecorl.report.render.gear_tables import STAGE_TITLE, training_stage_lines
 from ecorl.report.render.key import TITLE as KEY_TITLE
@@ -73,10 +75,16 @@ def print_report(report: Report, console: Console) -> None:
         console: where to; styles vanish by themselves when it is no terminal.
     """
     width = _width(console)
-    _say(console, [_rule(report.head.run_id, width, console.encoding)], "bold")
+    _say(console, [_rule(report.head.run_id, width, console)], "bold")
     _say(console, _facts(report, width), "dim")
     blocks = {
         "": [line for s in report.verdict for line in wrapped(s, width, "- ")],
+        SAVED_TITLE: [
+            line for s in report.savings for line in wrapped(saving_line(s), width, "- ")
+        ],
+        COURSE_TITLE: course_lines(
+            report.course, width, report.head.path, has_blocks=_has_blocks(console)
+        ),
         "Stages": [
             *_stages(report.stages, width),
             *(line for s in report.remarks for line in wrapped(s, width)),
@@ -120,8 +128,13 @@ def _say(console: Console, lines: Iterable[str], style: str = "") -> None:
         console.print(Text(known, shown), soft_wrap=True, highlight=False)
 
 
-def _rule(title: str, width: int, encoding: str) -> str:
-    return f"{title} ".ljust(width, "─" if encoding.lower().startswith("utf") else "-")
+def _rule(title: str, width: int, console: Console) -> str:
+    return f"{title} ".ljust(width, "─" if _has_blocks(console) else "-")
+
+
+def _has_blocks(console: Console) -> bool:
+    """Whether what is printed may hold lines and blocks."""
+    return console.encoding.lower().startswith("utf")
 
 
 def _facts(report: Report, width: int) -> Lines:

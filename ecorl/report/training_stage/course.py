@@ -30,7 +30,7 @@ def stage_course(
     """
     began_s = attempts[0].unix_anchor_s if attempts else 0.0
     ahead_s = {a.attempt: a.unix_anchor_s - a.monotonic_anchor_s - began_s for a in attempts}
-    own = [(s.attempt, StageBand(s.start_s, s.end_s, s.gear, s.width)) for s in steps]
+    own = [(s.attempt, StageBand(s.start_s, s.end_s, s.gear, s.width, 1)) for s in steps]
     own += [(a, StageBand(*span, None, 0)) for a, spans in pauses.items() for span in spans]
     bands: list[StageBand] = []
     last: int | None = None
@@ -39,9 +39,10 @@ def stage_course(
         start_s, end_s = band.start_s + moved_s, band.end_s + moved_s
         before = bands[-1] if bands and last == attempt else None
         if before is not None and (before.gear, before.width) == (band.gear, band.width):
-            bands[-1] = StageBand(before.start_s, end_s, band.gear, band.width)
+            n_steps = before.n_steps + band.n_steps
+            bands[-1] = StageBand(before.start_s, end_s, band.gear, band.width, n_steps)
         else:
-            bands.append(StageBand(start_s, end_s, band.gear, band.width))
+            bands.append(StageBand(start_s, end_s, band.gear, band.width, band.n_steps))
         last = attempt
     known = [f.provenance for f in footprint.intensities if f.provenance is not None]
     return StageCourse(

@@ -27,6 +27,7 @@ from ecorl.report.model import Head
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import metric_series
 from ecorl.report.training_stage.course import stage_course
+from ecorl.report.training_stage.fixed import fixed_stage
 from ecorl.report.training_stage.limits import (
     Metrics,
     gear_accuracy,
@@ -83,20 +84,23 @@ def training_stage(
     own = _of_first_stage(steps)
     found = gear_rows(steps)
     accuracy = gear_accuracy(metrics, config)
+    widths = _width_changes(own, metrics, reader.events())
+    measurements = gear_measurements(measured, metrics, len(inside))
     return TrainingStageFacts(
         rows=found,
         shifts=gear_shifts(own),
-        widths=_width_changes(own, metrics, reader.events()),
+        widths=widths,
         low=low_precision(found, accuracy, config),
         accuracy=accuracy,
         n_redone=len(redone),
         stopped=stopped_gears(faults),
-        measurements=gear_measurements(measured, metrics, len(inside)),
+        measurements=measurements,
         old_log_probs=old_log_probs(forwards),
         budget=_budget(reader, config, head, choices),
         table=_price_table(config),
         choices=_counted(choices),
         course=stage_course(own, evidence.pauses, choices, reader.attempts(), footprint),
+        fixed=fixed_stage(own, found, measurements, widths),
     )
 
 

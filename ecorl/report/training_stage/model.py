@@ -215,6 +215,43 @@ class TokenBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedStage:
+    """The training stage as it ran, against all of it in its first gear and width.
+
+    Attributes:
+        gear, width: of the first step; None: as the framework has it, or nobody counted.
+        n_steps: steps in them that give ``j_per_token``; 0 where none has an energy.
+        j_per_token: over those steps, J/token; None without one.
+        drew_j: of all steps that have an energy, J; None without any.
+        would_j: ``j_per_token`` times the tokens of these steps, J.
+        measuring_j: what measuring the gears drew beside them, J; 0 where nothing was measured,
+            None where that is unknown.
+        n_left_out: steps without an energy or tokens, which are in neither figure.
+        changes_s: what changes of the width took, s, measured; their energy is in no figure. None
+            where none is known of.
+        provenance: the weakest of the energies; None without one.
+    """
+
+    gear: str | None
+    width: int | None
+    n_steps: int
+    j_per_token: float | None
+    drew_j: float | None
+    would_j: float | None
+    measuring_j: float | None
+    n_left_out: int
+    changes_s: float | None
+    provenance: Provenance | None
+
+    @property
+    def saved_j(self) -> float | None:
+        """What shifting saved, J; below 0 it cost more. None where it is unknown."""
+        if self.would_j is None or self.drew_j is None or self.measuring_j is None:
+            return None
+        return self.would_j - self.drew_j - self.measuring_j
+
+
+@dataclass(frozen=True, slots=True)
 class PriceTable:
     """The table of the config by which gears and widths were chosen between.
 
@@ -248,12 +285,14 @@ class StageBand:
         start_s, end_s: wall clock since the run began, s.
         gear: None: as the framework has it.
         width: 0: paused; None: nobody counted.
+        n_steps: optimizer steps in it; 0 in a pause.
     """
 
     start_s: float
     end_s: float
     gear: str | None
     width: int | None
+    n_steps: int = 0
 
     @property
     def is_pause(self) -> bool:
@@ -291,6 +330,7 @@ class TrainingStageFacts:
         old_log_probs: None where nothing passed forward for them beside the steps.
         table: None where no table of the config priced gears and widths.
         choices: those that name a gear or a width, the most frequent first.
+        fixed: None where all steps were made in one gear and on one number of workers.
     """
 
     rows: tuple[GearRow, ...]
@@ -306,6 +346,7 @@ class TrainingStageFacts:
     table: PriceTable | None
     choices: tuple[ChoiceCount, ...]
     course: StageCourse
+    fixed: FixedStage | None = None
 
     @property
     def simulated(self) -> tuple[str, ...]:

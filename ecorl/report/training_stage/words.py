@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from ecorl.control import SIMULATED
 from ecorl.records import Provenance
-from ecorl.report.render.numbers import count, duration, joules, share
+from ecorl.report.render.numbers import (
+    count,
+    duration,
+    edi_unit,
+    figure,
+    joules,
+    scaled,
+    share,
+)
 from ecorl.report.training_stage.model import (
+    FixedStage,
     GearAccuracy,
     GearMeasurements,
     GearShifts,
@@ -123,6 +132,7 @@ def stage_remarks(facts: TrainingStageFacts) -> list[str]:
     found += _of_table(facts.table, facts.simulated)
     found += _of_shifts(facts.shifts)
     found += _of_widths(facts.widths)
+    found += _of_fixed(facts.fixed, facts.simulated)
     found += [] if facts.low is None else [_of_low(facts.low)]
     found += [_of_accuracy(one) for one in facts.accuracy]
     found += _of_redone(facts)
@@ -131,6 +141,41 @@ def stage_remarks(facts: TrainingStageFacts) -> list[str]:
     found += [] if facts.old_log_probs is None else [_of_old_log_probs(facts.old_log_probs)]
     found += _of_budget(facts.budget)
     return found
+
+
+def fixed_words(f: FixedStage, simulated: Sequence[str]) -> str:
+    """How the training stage compares with all of it in its first gear and width.
+
+    Args:
+        f: the comparison; its figures are known.
+        simulated: names of the gears that were simulated.
+    """
+    factor, unit = edi_unit([f.j_per_token])
+    told = (
+        f"training drew {joules(f.drew_j)} in place of {joules(f.would_j)} at "
+        f"{figure(scaled(f.j_per_token, factor))} {unit} (over {_steps(f.n_steps)})"
+    )
+    if f.measuring_j:
+        told += f", and measuring the gears drew {joules(f.measuring_j)}"
+    if f.changes_s:
+        told += f"; what the changes of the workers took, {duration(f.changes_s)}, is in neither"
+    if f.n_left_out:
+        told += f"; {_steps(f.n_left_out)} without an energy left out"
+    if simulated:
+        told += f"; {' and '.join(simulated)} saves nothing on this machine"
+    return told
+
+
+def _steps(n: int) -> str:
+    return "1 step" if n == 1 else f"{count(n)} steps"
+
+
+def _of_fixed(f: FixedStage | None, simulated: Sequence[str]) -> list[str]:
+    if f is None or f.saved_j is None:
+        return []
+    gear = f"in {f.gear or OWN_GEAR}"
+    wide = "" if f.width is None else f" on {f.width} worker{'s' * (f.width != 1)}"
+    return [f"Against all of it {gear}{wide} ({f.provenance}): {fixed_words(f, simulated)}."]
 
 
 def _of_table(table: PriceTable | None, simulated: Sequence[str]) -> list[str]:

@@ -92,22 +92,21 @@ class Governor:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._ledger, self._wall = config, ledger, wall
-        began_s, self._waited_s, memory, change_s = _earlier(ledger, wall())
-        self._watch = GridWatch(config, ledger.control, tell, began_s, wall)
+        self._waited_s, memory, self._change_s = _earlier(ledger)
+        name = config.carbon.control.controller
+        # What another controller remembered is of no use.
+        self._remembered = memory.get(name or "", {})
+        self._tell = tell
+        self._begin(_began_s(ledger, wall()))
         earlier = before or RunTotals(drawn_j=0.0)
         self._so_far = CarbonSoFar(earlier.carbon_g, earlier.unknown_j)
         self._meter = CarbonMeter(self._so_far, earlier.drawn_j)
         self._rule = waiting_rule(config)
-        name = config.carbon.control.controller
-        # What another controller remembered is of no use.
-        remembered = memory.get(name or "", {})
-        self._planned = None if name is None else PlannedRun(config, began_s, remembered, change_s)
-        self._steps = StepRecord()
-        self._steps.recall(remembered.get("steps") if isinstance(remembered, Mapping) else None)
+        self._steps, timed = StepRecord(), self._remembered
+        self._steps.recall(timed.get("steps") if isinstance(timed, Mapping) else None)
         self._powers = PowerReadings()
         self._governs = governs(config)
         a = config.accounting
-        self._tell = tell
         self._beside = CodeCarbonProcess(a.country) if a.beside and a.country else None
         self._lock = threading.Lock()
         self._last: GearChoice | None = None
@@ -116,8 +115,24 @@ class Governor:
         self._warned = 0.0
         self._failed = False
 
+    def _begin(self, began_s: float) -> None:
+        """Make what goes by when the run began: replayed time, and a deadline after that."""
+        config = self._config
+        self._began_s = began_s
+        self._watch = GridWatch(config, self._ledger.control, self._tell, began_s, self._wall)
+        self._planned: PlannedRun | None = None
+        if config.carbon.control.controller is not None:
+            self._planned = PlannedRun(config, began_s, self._remembered, self._change_s)
+
     def start(self) -> None:
         """Begin to ask the feeds, and start the other instrument if there is one."""
+        # Engines were loaded meanwhile, and an attempt begins behind that: the next one goes by the
+        # record.
+        self._ledger.flush()
+        began_s = _began_s(self._ledger, self._began_s)
+        if began_s != self._began_s:
+            self._watch.close()
+            self._begin(began_s)
         self._watch.start()
         if self._beside is not None:
             self._beside.start()
@@ -320,19 +335,23 @@ def _facts(c: GearChoice) -> tuple[object, ...]:
     return c.command, c.why, c.g_per_kwh, c.feed, c.threshold_g_per_kwh, c.width, c.gear
 
 
-def _earlier(
-    ledger: Ledger, now_s: float
-) -> tuple[float, float, dict[str, Mapping[str, object]], float | None]:
+def _began_s(ledger: Ledger, otherwise_s: float) -> float:
+    """When the run's first attempt began by the record, s since 1970."""
+    with contextlib.closing(LedgerReader(ledger.path)) as reader:
+        attempts = reader.attempts()
+    return attempts[0].unix_anchor_s if attempts else otherwise_s
+
+
+def _earlier(ledger: Ledger) -> tuple[float, dict[str, Mapping[str, object]], float | None]:
     """What is known of earlier attempts.
 
-    When the run began, s since 1970; how long it stood still, s; what each controller knew; and
-    what the newest change of the width has cost, s, None without one.
+    How long the run stood still, s; what each controller knew; and what the newest change of the
+    width has cost, s, None without one.
     """
     with contextlib.closing(LedgerReader(ledger.path)) as reader:
-        attempts, choices = reader.attempts(), reader.choices()
+        choices = reader.choices()
         changes_s = [row.value for row in reader.metrics(WIDTH_CHANGE) if row.value is not None]
         spans = paused_spans(choices, reader.last_times())
-    began_s = attempts[0].unix_anchor_s if attempts else now_s
     memory = {row.choice.controller: row.memory for row in choices if row.memory}
     waited_s = sum(end_s - start_s for own in spans.values() for start_s, end_s in own)
-    return began_s, waited_s, memory, max(0.0, changes_s[-1]) if changes_s else None
+    return waited_s, memory, max(0.0, changes_s[-1]) if changes_s else None

@@ -52,13 +52,15 @@ class LivePlan:
     tried: tuple[int, ...]
 
     def is_like(self, other: LivePlan) -> bool:
-        """Whether another plan has the same actions and nearly the same figures.
+        """Whether another plan has the same actions and workers and nearly the same figures.
 
         Args:
             other: made later.
         """
         a, b = self.table, other.table
         if (a.gears, a.widths, self.tried) != (b.gears, b.widths, other.tried):
+            return False
+        if self.present.width != other.present.width:
             return False
         rates = [
             (a.tokens_per_s, b.tokens_per_s),
@@ -73,14 +75,17 @@ class LiveProblem(TrainingProblem):
     """The problem of a run that is under way.
 
     Its workers stand still in a pause, and keep all that they hold: a change of the width starts
-    other processes and takes its time, a pause begins and ends at once. Under the table of another
-    device its deadline is kept at full speed of the widths that have been tried alone.
+    other processes and takes its time, behind a pause too, and a pause begins and ends at once.
+    Under the table of another device its deadline is kept at full speed of the widths that have
+    been tried alone.
 
     Attributes:
         tried: widths in which steps were timed; empty: all count.
+        held: number of workers that there are; None: nobody counts them.
     """
 
     tried: tuple[int, ...] = ()
+    held: int | None = None
 
     def _is_tried(self, action: TrainingAction) -> bool:
         return not self.tried or action.width in self.tried
@@ -96,8 +101,10 @@ class LiveProblem(TrainingProblem):
 
     def change_s(self, before: TrainingAction, after: TrainingAction) -> float:
         """Time without training when one action follows another, s. See `TrainingProblem`."""
-        if before.is_pause or after.is_pause:
+        if after.is_pause:
             return 0.0
+        if before.is_pause:
+            return 0.0 if self.held in (None, after.width) else self.width_change_s
         return super().change_s(before, after)
 
 

@@ -22,7 +22,7 @@ from ecorl.controllers.problem.table import PAUSE, GearTable, TrainingAction
 from ecorl.controllers.problem.training import Progress, TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.rules.prices import read_prices
-from ecorl.controllers.step import control_step
+from ecorl.controllers.step import choice, control_step
 from ecorl.errors import ConfigError, DataError
 from ecorl.runtime.control.live_plan import (
     LivePlan,
@@ -134,12 +134,23 @@ class PlannedRun:
         price = None if self._prices is None else self._prices.at(now_s)
         seen = replace(seen, progress=progress, spot_price=price)
         found = control_step(self._controller, problem, now_s, seen)
+        if found.command is Command.PAUSE and self._is_ending(problem, left, plan.present):
+            told = "what is left takes no longer than until the next decision"
+            found = choice(self._name, now_s, problem, seen, plan.present, Why.ENDING, told)
         self._is_running = found.command is Command.RUN
         # Emissions go with the power, and it may be known only after the problem was made.
         now_w = steps.power_w(Ran.of(stage)) or _some_power_w(steps)
         table_w = float(problem.table.power(plan.present))
         tokens = None if now_w is None else plan.step_tokens * now_w / table_w
         return _of_steps(found, tokens, stage)
+
+    def _is_ending(self, problem: TrainingProblem, left: float, present: TrainingAction) -> bool:
+        """Whether training runs, and is over before another decision would count.
+
+        A plan that goes by hours waits with the last steps for luck: that saves next to nothing,
+        and the run would be over hours later.
+        """
+        return self._is_running and left <= problem.epoch_s * problem.rate(present)
 
     def pressed(
         self, now_s: float, steps: StepRecord, steps_left: int | None, stage: TrainingStage
@@ -186,8 +197,8 @@ class PlannedRun:
         if self._problem is not None and self._plan is not None and self._plan.is_like(plan):
             return self._problem
         try:
-            problem = self._problem_of(plan.clock, now_s, left, step_s, plan.tried)
-            decided = self._problem_of(plan.table, now_s, left, step_s, plan.tried)
+            problem = self._problem_of(plan, plan.clock, now_s, left, step_s)
+            decided = self._problem_of(plan, plan.table, now_s, left, step_s)
         except ConfigError:
             # Too late for a plan that was not made before, and for one that was made otherwise.
             self._problem = None
@@ -201,7 +212,7 @@ class PlannedRun:
         return problem
 
     def _problem_of(
-        self, table: GearTable, now_s: float, left: float, step_s: float, tried: tuple[int, ...]
+        self, plan: LivePlan, table: GearTable, now_s: float, left: float, step_s: float
     ) -> LiveProblem:
         """What is left of the run as a problem."""
         c, soft = self._control, self._config.carbon.soft_deadline
@@ -217,7 +228,8 @@ class PlannedRun:
             soft_deadline_s=None if soft is None else soft.timestamp(),
             late_g_per_h=c.late_g_per_h,
             pue=self._config.accounting.pue,
-            tried=tried,
+            tried=plan.tried,
+            held=plan.present.width,
         )
 
     def _tell_late(self, late_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from ecorl.errors import ConfigError
 from ecorl.ledger import node_name
 from ecorl.records import Role
 from ecorl.runtime.equipment.role_places import NamedGpus, named_gpus
+from ecorl.runtime.ray.local_cluster import ADDRESS
 from ecorl.runtime.training import this_node
 
 RESTARTS = -1
@@ -48,6 +50,8 @@ class ClusterNode:
 def connect(config: RayRuntimeConfig, n_workers: int) -> bool:
     """Join the cluster, unless this process has already.
 
+    Where the address is ``local`` it is the one that was started for this run, if there is one.
+
     Args:
         config: the table ``[runtime]``.
         n_workers: accelerator workers of the run.
@@ -60,13 +64,16 @@ def connect(config: RayRuntimeConfig, n_workers: int) -> bool:
     """
     if ray.is_initialized():
         return False
+    address = config.address
+    if address == "local":
+        address = os.environ.get(ADDRESS, address)
     join(
-        config.address,
+        address,
         n_workers,
         namespace=config.namespace,
         log_to_driver=False,
         configure_logging=False,
-        include_dashboard=False if config.address == "local" else None,
+        include_dashboard=False if address == "local" else None,
     )
     return True
 
@@ -87,7 +94,7 @@ def join(address: str, n_workers: int, **options: Any) -> None:
         options["resources"] = {RESOURCE: n_workers}
     try:
         ray.init(address=address, **options)
-    except (ConnectionError, ValueError, RayError) as error:
+    except (OSError, ValueError, RayError) as error:
         reason = (str(error).strip().splitlines() or ["no reason"])[0]
         allowed = (
             f"a Ray cluster that answers ({reason}); `ray start --head` makes one, and one that "

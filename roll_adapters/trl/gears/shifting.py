@@ -67,6 +67,7 @@ class TrlGears:
 
     Attributes:
         is_measuring: whether the gears are being measured just now, on rows of a training step.
+        record: the run's record; over a cluster it is another one once the run has started.
 
     Raises:
         ConfigError: when the trainer or its device cannot be shifted as the config asks for.
@@ -81,7 +82,7 @@ class TrlGears:
         ranks: Ranks | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> None:
-        self._trainer, self._config, self._record, self._ranks = trainer, config, record, ranks
+        self._trainer, self._config, self.record, self._ranks = trainer, config, record, ranks
         self.box, self._model = make_gears(trainer, config)
         self._device = trainer.accelerator.device
         self._scaler = torch.amp.GradScaler(
@@ -219,7 +220,7 @@ class TrlGears:
                 self._take_over(gear, one)
         finally:
             self.is_measuring = False
-        self._record.metric(step.number, "gear_measurement_s", time.monotonic() - start_s)
+        self.record.metric(step.number, "gear_measurement_s", time.monotonic() - start_s)
         if self.box.barred(step.gear) is not None:
             step.gear = self.box.gear = self.box.safe
 
@@ -328,10 +329,10 @@ class TrlGears:
     def _tell_overflow(self, step: _Step, failed: Gear) -> None:
         is_retired = self.box.overflowed(failed)
         label = self.box.label(failed)
-        self._record.fault(faults.redone(step.number, label, step.gear))
+        self.record.fault(faults.redone(step.number, label, step.gear))
         if is_retired:
             fault = faults.retired(step.number, label, self._config.gears.max_overflows)
-            self._record.fault(fault)
+            self.record.fault(fault)
             logger.warning("%s", fault.detail)
 
     def _end_step(self, step: _Step) -> None:
@@ -364,14 +365,14 @@ class TrlGears:
         was_barred = self.box.barred(gear)
         self.box.note_noise(gear, found.gear_variance, found.reference_variance)
         self.box.note_mismatch(gear, found.mismatch)
-        self._record.metric(step.number, f"gradient_noise_ratio_{gear}", self.box.noise_ratio(gear))
+        self.record.metric(step.number, f"gradient_noise_ratio_{gear}", self.box.noise_ratio(gear))
         told = faults.told_mismatch(found.mismatch)
-        self._record.metric(step.number, f"probability_mismatch_{gear}", told)
+        self.record.metric(step.number, f"probability_mismatch_{gear}", told)
         is_barred = self.box.barred(gear) is Barred.MISMATCH and was_barred is None
         if is_barred and found.mismatch is not None:
             limit = self._config.gears.mismatch_limit
             fault = faults.barred(step.number, self.box.label(gear), found.mismatch, limit)
-            self._record.fault(fault)
+            self.record.fault(fault)
             logger.warning("%s", fault.detail)
 
     def _is_scaled(self, step: _Step) -> bool:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -207,13 +208,16 @@ class TrainingGroup:
         return f"{who} {_ending(code)}{_last_words(member) if code > 0 else ''}"
 
 
-def start_group(module: str, width: int, begin: Begin) -> TrainingGroup:
+def start_group(
+    module: str, width: int, begin: Begin, variables: Mapping[str, str] | None = None
+) -> TrainingGroup:
     """Start the processes of a training.
 
     Args:
         module: that each of them runs, see `roll_adapters.trl.launch.worker`.
         width: their number.
         begin: what they are to do.
+        variables: of their environment, beside those of this process.
 
     Raises:
         OSError: the system refuses another process.
@@ -221,7 +225,8 @@ def start_group(module: str, width: int, begin: Begin) -> TrainingGroup:
     group = TrainingGroup(width, [], time.monotonic(), _free_port() if width > 1 else None)
     try:
         for rank in range(width):
-            group.members.append(_start(module, _variables(rank, width, group.port), rank))
+            own = {**(variables or {}), **_variables(rank, width, group.port)}
+            group.members.append(_start(module, own, rank))
     except BaseException:
         group.kill()
         raise

@@ -20,7 +20,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -93,12 +93,18 @@ class Supervisor:
         begin: what the first group is to do: start or resume.
         module: that each process runs; None: `WORKER`.
         patience: how long it waits for what.
+        variables: of the processes' environment, beside those of this process.
     """
 
     def __init__(
-        self, begin: Begin, module: str | None = None, patience: SupervisorPatience | None = None
+        self,
+        begin: Begin,
+        module: str | None = None,
+        patience: SupervisorPatience | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._begin, self._module = begin, module or WORKER
+        self._variables = dict(variables or {})
         self._patience = patience or SupervisorPatience()
         self._training: TrainingGroup | None = None
         self._standby: TrainingGroup | None = None
@@ -297,9 +303,8 @@ class Supervisor:
         if failures is not None and time.monotonic() < failures.not_before_s:
             return
         try:
-            self._standby = start_group(
-                self._module, wish.width, Begin("by", self._begin.run_dir, self._begin.config)
-            )
+            begin = Begin("by", self._begin.run_dir, self._begin.config)
+            self._standby = start_group(self._module, wish.width, begin, self._variables)
         except OSError as error:
             reason = f"the system refuses another process ({error})"
             self._note_failure(wish.width, reason)
@@ -345,7 +350,7 @@ class Supervisor:
 
     def _started(self, width: int, begin: Begin) -> TrainingGroup:
         try:
-            return start_group(self._module, width, begin)
+            return start_group(self._module, width, begin, self._variables)
         except OSError as error:
             raise TrainingError(
                 f"{width} training processes cannot be started ({error})"

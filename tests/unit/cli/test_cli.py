@@ -191,7 +191,9 @@ def test_a_broken_config_in_a_run_to_resume_names_place_and_line(command, tmp_pa
 
 def test_the_process_ends_with_the_same_line_and_code():
     done = ecorl("run", "--config", "no such file " + "x" * 200)
-    assert the_line((done.returncode, done.stdout, done.stderr)).endswith("['demo', 'demo-carbon']")
+    assert the_line((done.returncode, done.stdout, done.stderr)).endswith(
+        "['demo', 'demo-all', 'demo-carbon']"
+    )
 
 
 def test_a_fault_of_ours_is_one_line_with_exit_code_1(command, monkeypatch):

@@ -450,3 +450,17 @@ def test_the_supervising_process_loads_no_framework():
         check=True,
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_all_processes_of_a_group_are_given_the_variables_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv(PLAN, "{}")
+    monkeypatch.setenv(FAULTS, "[]")
+    begin = Begin("by", str(tmp_path), "")
+    started = group.start_group(MODULE, 2, begin, {"OF_THE_RUN": "yes", "WORLD_SIZE": "7"})
+    try:
+        found = [psutil.Process(m.process.pid).environ() for m in started.members]
+        assert {env.get("OF_THE_RUN") for env in found} == {"yes"}
+        # What a process is told of its group is not the run's to say.
+        assert {env["WORLD_SIZE"] for env in found} == {"2"}
+    finally:
+        started.kill()

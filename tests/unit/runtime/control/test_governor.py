@@ -108,6 +108,24 @@ WAITS = {"threshold_g_per_kwh": 250.0, "pause": "steps", "max_wait_s": 1000.0}
 DAY = [400.0] * 3 + [200.0] * 3 + [450.0] * 3 + [210.0] * 9
 
 
+def test_replayed_time_begins_with_the_run_and_goes_on_in_its_next_attempt(tmp_path, wall):
+    # Loading engines takes ten of its intervals, and the attempt begins behind that.
+    values = [100.0 + number for number in range(60)]
+    first = Run(tmp_path / "run", wall, values, carbon=WAITS)
+    time.sleep(10 * 3600.0 / SPEED)
+    first.ledger.begin_now()
+    first.start()
+    began_s = first.read("attempts")[0].unix_anchor_s
+    wall.now_s = began_s
+    wall.move(0.5)
+    assert first.until(Why.CLEAN).g_per_kwh == 100.0
+    first.close()
+    wall.move(20)
+    second = Run(tmp_path / "run", wall, values, carbon=WAITS).start()
+    assert second.until(Why.CLEAN).g_per_kwh == 120.0
+    second.close()
+
+
 def test_a_run_waits_and_pauses_and_the_record_says_why(make, wall):
     run = make(DAY, carbon=WAITS)
     dirty = run.until(Why.DIRTY)

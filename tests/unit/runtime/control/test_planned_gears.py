@@ -13,7 +13,7 @@ from ecorl.carbon.series import Series
 from ecorl.config import validate_config
 from ecorl.control import Command, Gear, TrainingStage, Why
 from ecorl.controllers.planning.tables import read_table
-from ecorl.controllers.problem.table import TrainingAction
+from ecorl.controllers.problem.table import PAUSE, TrainingAction
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import told
 from ecorl.errors import ConfigError
@@ -121,6 +121,56 @@ def test_wider_is_chosen_in_the_cleaner_hours(tmp_path):
     narrow = np.mean([c for _, width, c in run.ran if width == 1])
     assert wide < narrow
     assert run.now_s <= BEGAN_S + 1.5 * 1.05 * 100 * STEP_S + STEP_S
+
+
+FRUGAL = TABLE.replace("1700.0", "900.0")
+"""A device on which two workers are better at any price, but for the change to them."""
+
+
+def test_where_a_change_of_width_does_not_pay_the_clean_hours_are_run_in_all_the_same(tmp_path):
+    # At the price of a token on two workers one would not run at all.
+    stage = TrainingStage(gears=BOTH, width=1, widths=(1, 2))
+    dear = Device(tmp_path, table=FRUGAL, stage=stage, width_change_s=4 * HOUR_S, slack=4.0)
+    dear.go(2 * TIMED_STEPS)
+    free = Device(tmp_path, table=FRUGAL, stage=stage, slack=4.0).go(2 * TIMED_STEPS)
+    for run, width in ((dear, 1), (free, 2)):
+        found = []
+        for pick in (np.argmax, np.argmin):
+            run.now_s = next_hour(run, pick)
+            found.append(run.tick())
+        assert [choice.command for choice in found] == [Command.PAUSE, Command.RUN]
+        assert found[1].width == width
+
+
+def next_hour(run, pick):
+    """The next hour of the grid that comes first or last by its intensity within a day."""
+    begin = run.series.index(run.now_s) + 1
+    number = begin + int(pick(run.series.values[begin : begin + 24]))
+    return run.series.start_s + HOUR_S * number
+
+
+def test_a_change_of_width_is_paid_for_behind_a_pause(tmp_path):
+    stage = TrainingStage(gears=BOTH, width=1, widths=(1, 2))
+    run = Device(tmp_path, stage=stage, width_change_s=700.0).go(2 * TIMED_STEPS + 1)
+    problem = run.planned._problem
+    wide, narrow = TrainingAction(2, Gear.BF16), TrainingAction(1, Gear.BF16)
+    assert problem.change_s(PAUSE, narrow) == problem.change_s(narrow, PAUSE) == 0.0
+    assert problem.change_s(PAUSE, wide) == problem.change_s(narrow, wide) == 700.0
+
+
+def test_a_run_does_not_wait_with_its_last_step(tmp_path):
+    run = Device(tmp_path, slack=8.0).go(20)
+    run.now_s, run.left = next_hour(run, np.argmax), 2
+    # Two steps are more than a decision is about.
+    run.planned._is_running = True
+    assert run.tick().command is Command.PAUSE
+    run.left, run.planned._is_running = 1, True
+    last = run.tick()
+    assert (last.command, last.why) == (Command.RUN, Why.ENDING)
+    assert (last.gear, last.width) == (run.stage.gear, None)
+    # One that stands still goes on standing: there is nothing to end.
+    run.planned._is_running = False
+    assert run.tick().command is Command.PAUSE
 
 
 def test_a_simulated_gear_is_never_chosen_without_a_table(tmp_path):

@@ -1,0 +1,1 @@
+"""The decisions of a run over its time, and what they saved."""

@@ -1,0 +1,1 @@
+"""The decisions of a run on one axis: picture, table and lines."""

@@ -1,0 +1,171 @@
+"""Lanes of letters: a run's decisions on a terminal, a column for a part of its time."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ecorl.control import SIMULATED, Gear
+from ecorl.records import Action, Role
+from ecorl.report.decisions.model import DecisionKind, RunCourse, RunningEnergy
+from ecorl.report.render.lines import GAP, wrapped
+from ecorl.report.render.numbers import duration, figure
+from ecorl.report.training_stage.words import OWN_GEAR
+from ecorl.scheduler.words import action_name
+
+_CARDS = {Action.CONCURRENT: "c", Action.FPGA: "w"}
+_GEARS = {str(Gear.FP32): "3", str(Gear.FP16): "6", str(Gear.BF16): "b", str(Gear.FP8): "8"}
+_OWN, _PAUSED, _BOTH, _NOTHING = "o", "-", "m", " "
+_MIXED = 0.2
+"""Share of a column's time from which a second value shows; invented."""
+
+_BLOCKS, _DIGITS = "▁▂▃▄▅▆▇█", "12345678"
+
+Spans = Sequence[tuple[float, float, str]]
+
+
+def lanes(course: RunCourse, width: int, path: str, *, has_blocks: bool) -> list[str]:
+    """Draw the lanes, their scale, and what the letters mean.
+
+    Args:
+        course: of the run.
+        width: columns of the terminal.
+        path: what the report calls the framework's devices.
+        has_blocks: whether the terminal knows letters beyond ASCII.
+    """
+    named = _lanes(course, path)
+    curves = _curves(course)
+    size = max(len(name) for name in (*named, *curves))
+    n = max(10, width - size - 2 * len(GAP))
+    each_s = course.end_s / n if course.end_s > 0 else 1.0
+    marks = _BLOCKS if has_blocks else _DIGITS
+    drawn = {name: _letters(spans, n, each_s) for name, spans in named.items()}
+    drawn |= {name: _levels(values(n, each_s), marks) for name, values in curves.items()}
+    lines = [f"{GAP}{name:<{size}}{GAP}{own}".rstrip() for name, own in drawn.items()]
+    end = duration(course.end_s)
+    lines.append(f"{GAP}{'':<{size}}{GAP}0 s{end:>{n - 3}}")
+    return [*lines, *wrapped(_legend(course, path, drawn), width)]
+
+
+def _place_letter(action: Action, path: str) -> str:
+    return _CARDS.get(action, path[:1].lower())
+
+
+def _lanes(course: RunCourse, path: str) -> dict[str, list[tuple[float, float, str]]]:
+    """What lies on each lane of letters, in the order of time."""
+    found: dict[str, list[tuple[float, float, str]]] = {}
+    by_role: dict[Role, list[tuple[float, float, str]]] = defaultdict(list)
+    for placed in course.placements:
+        letter = _place_letter(placed.action, path)
+        by_role[placed.role].append((placed.start_s, placed.end_s, letter))
+    found |= by_role
+    pauses = [(b.start_s, b.end_s, _PAUSED) for b in course.bands if b.is_pause]
+    trained = [b for b in course.bands if not b.is_pause]
+    if DecisionKind.GEAR in course.kinds:
+        found["gear"] = [(b.start_s, b.end_s, _gear_letter(b.gear)) for b in trained]
+    if DecisionKind.WIDTH in course.kinds:
+        found["workers"] = [(b.start_s, b.end_s, _width_letter(b.width)) for b in trained]
+    return {name: sorted([*own, *pauses]) for name, own in found.items()}
+
+
+def _gear_letter(gear: str | None) -> str:
+    return _OWN if gear is None else _GEARS.get(gear.removesuffix(SIMULATED), _OWN)
+
+
+def _width_letter(width: int | None) -> str:
+    return "?" if width is None else str(width) if width < 10 else "+"
+
+
+def _letters(spans: Spans, n: int, each_s: float) -> str:
+    """What took most of each column's time; an *m* where two took turns."""
+    columns: list[dict[str, float]] = [defaultdict(float) for _ in range(n)]
+    for start_s, end_s, letter in spans:
+        first = min(n - 1, max(0, int(start_s / each_s)))
+        last = min(n - 1, max(first, math.ceil(end_s / each_s) - 1))
+        for i in range(first, last + 1):
+            inside_s = min(end_s, (i + 1) * each_s) - max(start_s, i * each_s)
+            columns[i][letter] += max(0.0, inside_s)
+    return "".join(map(_letter, columns)).rstrip()
+
+
+def _letter(times_s: dict[str, float]) -> str:
+    ranked = sorted(times_s.items(), key=lambda item: -item[1])
+    if not ranked or ranked[0][1] <= 0.0:
+        return _NOTHING
+    total_s = sum(times_s.values())
+    others = [letter for letter, time_s in ranked[1:] if time_s >= _MIXED * total_s]
+    # At the edge of a pause something stood still, and nothing took turns.
+    is_mixed = any(letter != _PAUSED for letter in others) and ranked[0][0] != _PAUSED
+    return _BOTH if is_mixed else ranked[0][0]
+
+
+class _Intensity:
+    """The intensity at the middle of each column."""
+
+    def __init__(self, course: RunCourse) -> None:
+        self._steps = course.intensities
+
+    def __call__(self, n: int, each_s: float) -> list[float | None]:
+        found: list[float | None] = []
+        at = -1
+        for i in range(n):
+            while at + 1 < len(self._steps) and self._steps[at + 1][0] <= (i + 0.5) * each_s:
+                at += 1
+            found.append(None if at < 0 else self._steps[at][1])
+        return found
+
+
+class _Energy:
+    """The energy so far at the end of each column."""
+
+    def __init__(self, own: RunningEnergy) -> None:
+        self._points = own.points
+
+    def __call__(self, n: int, each_s: float) -> list[float | None]:
+        found: list[float | None] = []
+        at = 0
+        for i in range(n):
+            while at + 1 < len(self._points) and self._points[at + 1][0] <= (i + 1) * each_s:
+                at += 1
+            found.append(self._points[at][1])
+        return found
+
+
+def _curves(course: RunCourse) -> dict[str, _Intensity | _Energy]:
+    found: dict[str, _Intensity | _Energy] = {}
+    if any(g is not None for _, g in course.intensities):
+        found["grid"] = _Intensity(course)
+    for own in course.energy:
+        name = "energy" if len(course.energy) == 1 else f"energy, {own.provenance}"
+        found[name] = _Energy(own)
+    return found
+
+
+def _levels(values: Sequence[float | None], marks: str) -> str:
+    """Values as marks of their height over the highest."""
+    highest = max((v for v in values if v is not None), default=0.0) or 1.0
+    steps = [
+        None if v is None else min(len(marks) - 1, int(v / highest * len(marks))) for v in values
+    ]
+    return "".join(_NOTHING if step is None else marks[step] for step in steps).rstrip()
+
+
+def _legend(course: RunCourse, path: str, drawn: dict[str, str]) -> str:
+    used = set("".join(own for name, own in drawn.items() if name not in ("grid", "energy")))
+    actions = dict.fromkeys(placed.action for placed in course.placements)
+    told = [f"{_place_letter(a, path)} {action_name(a, path)}" for a in Action if a in actions]
+    gears = dict.fromkeys(b.gear for b in course.bands if not b.is_pause)
+    if DecisionKind.GEAR in course.kinds:
+        told += [f"{_gear_letter(gear)} {gear or OWN_GEAR}" for gear in gears]
+    told += [f"{_BOTH} in turn"] * (_BOTH in used) + [f"{_PAUSED} paused"] * (_PAUSED in used)
+    words = [f"{', '.join(told)}; blank: between attempts, or nothing is recorded"]
+    known = [g for _, g in course.intensities if g is not None]
+    if known:
+        span = f"{figure(min(known))} to {figure(max(known))}"
+        words.append(f"grid: {span} g{course.gas}/kWh ({course.intensity_provenance})")
+    words += [
+        f"energy so far: {figure(own.points[-1][1])} J at the end ({own.provenance})"
+        for own in course.energy
+    ]
+    return "; ".join(words)

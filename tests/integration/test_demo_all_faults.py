@@ -1,0 +1,137 @@
+"""Faults of a run with everything: a worker that is killed, and a signal that comes in a pause."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from ecorl.bench.frameworks.samples import count_samples
+from ecorl.config import save_config, validate_config
+from ecorl.control import Command, Why
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action, EventKind, Stage
+from tests.integration.test_demo_all import NUMBERS, config, folder
+from tests.integration.test_run import ecorl, wait_for
+
+__all__ = ["config", "folder"]  # fixtures
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROLES = (Stage.REWARD, Stage.REFERENCE)
+
+
+def started(settings, folder):
+    """Start a run by the command."""
+    path = folder / f"{settings.name}.toml"
+    save_config(settings, path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ecorl.cli", "run", "--config", str(path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def named(settings, folder, name, **changes):
+    """The small run with everything under another name, with some tables changed."""
+    told = settings.model_dump(mode="json")
+    for table, own in changes.items():
+        told[table] |= own
+    return validate_config(told | {"run_dir": str(folder / name), "name": name})
+
+
+def below(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
+
+
+def told(process):
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def read(run_dir, what):
+    if not (run_dir / "ledger.sqlite").is_file():
+        return []
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        return getattr(reader, what)()
+
+
+def assert_each_step_once(run_dir, n_steps):
+    with contextlib.closing(LedgerReader(run_dir)) as reader:
+        rows = [m for m in reader.metrics() if m.name in NUMBERS and not m.superseded]
+        events = {event.kind for event in reader.events()}
+    for name in ("loss", "reward", "kl"):
+        steps = [row.iteration for row in rows if row.name == name]
+        assert steps == list(range(1, n_steps + 1)), name
+    assert EventKind.FINISH in events
+
+
+def test_with_its_accelerator_workers_killed_a_run_goes_on_by_itself_and_ends(config, folder):
+    policy = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
+    control = config.carbon.control.model_dump(mode="json") | {"controller": None}
+    control |= {"deadline_in_s": None}
+    settings = named(
+        config, folder, "killed",
+        placement={"policy": policy, "profile_both_paths": False},
+        carbon={"control": control},
+        trainer={"steps": 30},
+    )  # fmt: skip
+    process = started(settings, folder)
+
+    def has_offloaded():
+        assert process.poll() is None, process.stdout.read()
+        rows = [row.result for row in read(settings.run_dir, "executions")]
+        return sum(r.action is Action.CONCURRENT for r in rows) >= 4
+
+    wait_for(has_offloaded)
+    workers = [p for p in below(process) if told(p).startswith("ray::WorkerActor")]
+    assert len(workers) == len(ROLES)
+    for worker in workers:
+        worker.kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert_each_step_once(settings.run_dir, 30)
+    faults = read(settings.run_dir, "faults")
+    assert {fault.where.partition(":")[0] for fault in faults} & set(map(str, ROLES)), faults
+    rows = settings.trainer.per_device_batch_size
+    expected = {(step, str(role)): rows for step in range(1, 31) for role in ROLES}
+    with contextlib.closing(LedgerReader(settings.run_dir)) as reader:
+        assert count_samples(reader, expected) == (0, 0)
+        results = [row.result for row in reader.executions()]
+    # Rows that were with them were computed by the trainer, or are placed there since.
+    at_home = [r for r in results if r.stage in ROLES and r.action is Action.GPU]
+    assert at_home or any(r.n_rows_fallback for r in results)
+
+
+def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
+    settings = named(config, folder, "stopped")
+    process = started(settings, folder)
+
+    def is_paused():
+        assert process.poll() is None, process.stdout.read()
+        rows = read(settings.run_dir, "choices")
+        return bool(rows) and rows[-1].choice.command is Command.PAUSE
+
+    wait_for(is_paused)
+    children = below(process)
+    assert any("raylet" in told(child) for child in children)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert f"ecorl run --resume {settings.run_dir}" in output
+    whys = [row.choice.why for row in read(settings.run_dir, "choices")]
+    assert whys[-1] is Why.STOPPING
+    _, alive = psutil.wait_procs(children, 90)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    resumed = ecorl("run", "--resume", str(settings.run_dir))
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert_each_step_once(settings.run_dir, settings.trainer.steps)
+    assert len(read(settings.run_dir, "attempts")) >= 2
