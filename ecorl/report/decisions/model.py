@@ -121,7 +121,8 @@ class SavedAgainst:
         unit: ``J``, or the gas that the grams are of.
         bound: ``at most`` or ``at least`` where parts of the comparison are missing; else empty.
         provenance: of the figure; None without one.
-        told: how it comes about, or why it cannot be known.
+        told: how it comes about, or why there is no figure.
+        applies: whether anything was decided that can be compared.
     """
 
     what: str
@@ -131,3 +132,4 @@ class SavedAgainst:
     bound: str
     provenance: Provenance | None
     told: str
+    applies: bool = True

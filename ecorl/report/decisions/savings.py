@@ -50,7 +50,7 @@ def _by_placement(balance: Balance | None, path: str, *, is_offloaded: bool) -> 
     what, against = "placement", "never offloading"
     if not is_offloaded:
         told = f"no call left the {path}"
-        return SavedAgainst(what, against, None, "J", "", None, told)
+        return SavedAgainst(what, against, None, "J", "", None, told, applies=False)
     if balance is None:
         told = f"no stage has energy both on the card and on the {path}"
         return SavedAgainst(what, against, None, "J", "", None, told)
@@ -71,8 +71,9 @@ def _by_placement(balance: Balance | None, path: str, *, is_offloaded: bool) -> 
 def _by_gears(fixed: FixedStage | None, simulated: tuple[str, ...]) -> SavedAgainst:
     what = "gears and workers"
     if fixed is None:
-        told = "all steps were made in one gear and on one number of workers"
-        return SavedAgainst(what, "one gear and number of workers", None, "J", "", None, told)
+        against = "one gear and number of workers"
+        told = "they stayed the same"
+        return SavedAgainst(what, against, None, "J", "", None, told, applies=False)
     f = fixed
     wide = "" if f.width is None else f" on {f.width} worker{'s' * (f.width != 1)}"
     against = f"{f.gear or OWN_GEAR}{wide} throughout"
@@ -95,7 +96,7 @@ def _by_timing(pauses: PauseSummary | None) -> SavedAgainst:
     what, against = "timing", "the same joules at the run's mean intensity"
     if pauses is None:
         told = "the run was never paused"
-        return SavedAgainst(what, against, None, "gCO2e", "", None, told)
+        return SavedAgainst(what, against, None, "gCO2e", "", None, told, applies=False)
     if not pauses.outcomes:
         told = "no intensity of the grid is known"
         return SavedAgainst(what, against, None, "gCO2e", "", None, told)
@@ -132,7 +133,7 @@ def saving_line(s: SavedAgainst) -> str:
     """
     head = f"{s.what[0].upper()}{s.what[1:]}, against {s.against}: "
     if s.saved is None:
-        return f"{head}cannot be said, {s.told}."
+        return f"{head}{'cannot be said' if s.applies else 'nothing to compare'}, {s.told}."
     size = joules(abs(s.saved)) if s.unit == "J" else grams(abs(s.saved), s.unit[1:])
     change = "less" if s.saved > 0 else "more" if s.saved < 0 else "no difference"
     amount = f"{s.bound}{size} {change}" if s.saved else change
