@@ -313,7 +313,7 @@ def calibrate(
         ),
     ] = None,
 ) -> None:
-    """Fit the simulator to a run's ledger, or to stages measured on a GPU.
+    """Fit the simulator to a run or to measured stages.
 
     The run must have computed reward and reference both where your framework computes and on the
     card, at least 10 times each with a sound reading, and in batches of differing lengths if the
