@@ -242,7 +242,7 @@ def _roofline_row(
     row = np.zeros(len(COLUMNS))
     for stage in setting.stages:
         work = stage_work(setting, stage, length, n_rows)
-        calls = _calls(setting, stage)
+        calls = stage_calls(setting, stage)
         if stage is Stage.GENERATION:
             for name, ratio in (("short", SHORT), ("long", LONG)):
                 longest = round(ratio * length + setting.prompt_length)
@@ -264,10 +264,14 @@ _PRECISIONS = {DeviceKind.FPGA: "INT8", DeviceKind.GPU: "BF16", DeviceKind.CPU: 
 """What devices in the cards' place compute in, for messages; see `parameter_bytes`."""
 
 
-def _calls(setting: Setting, stage: Stage) -> float:
+def stage_calls(setting: Setting, stage: Stage) -> float:
     """Return the work of a stage in passes over whole rows.
 
     Of n evenly spaced reward calls the j-th reads j / n of the row, together (n + 1) / 2 rows.
+
+    Args:
+        setting: the job.
+        stage: the stage.
     """
     return (setting.reward_calls + 1) / 2 if stage is Stage.REWARD else 1.0
 
@@ -294,7 +298,7 @@ def _active_w(
     for stage, can_run in zip(_CARD_STAGES, usable, strict=True):
         if can_run:
             cost = costs.fpga_cost(_part(setting, stage_work(setting, stage, length, n_rows)))
-            calls = _calls(setting, stage)
+            calls = stage_calls(setting, stage)
             time_s += calls * (cost.time_s or 0.0)
             energy_j += calls * (cost.energy_j or 0.0)
     return energy_j / time_s if time_s > 0.0 else load_w

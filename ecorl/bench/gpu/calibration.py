@@ -47,16 +47,19 @@ class MeasuredLevel:
     Attributes:
         workload: name of what was measured.
         n_rows: its rows.
+        prompt, completion: mean tokens of a row's two parts.
         time, energy: measured over modelled.
-        spread: standard deviation of the energy of its windows over their mean.
+        spread: standard deviation of the energy of its windows over their mean; None below two.
         n_windows: how many there were.
     """
 
     workload: str
     n_rows: int
+    prompt: float
+    completion: float
     time: float
     energy: float
-    spread: float
+    spread: float | None
     n_windows: int
 
 
@@ -77,22 +80,22 @@ def stages_calibration(path: Path, n_rows: int) -> Calibration:
         raise ConfigError("results", str(config["gpu"]), "a GPU with a profile", path)
     model = ModelShape(*(int(config["model"][key]) for key in SHAPE_KEYS))
     levels = _levels(result, model, gpu, n_rows)
-    new = float(levels[Stage.GENERATION][1])
-    scaled = {stage: level for stage, (level, _) in levels.items()}
+    rollout = levels[Stage.GENERATION]
+    prompt, new = rollout.prompt, rollout.completion
     setting = Setting(
         algorithm=Algorithm.GRPO,
         models={s: with_scalar_head(model) if s is Stage.REWARD else model for s in _STAGES},
-        n_rows=n_rows, prompt_length=new, gpu=gpu, n_gpus=1, card=load_profile(CARD), n_cards=1,
+        n_rows=n_rows, prompt_length=prompt, gpu=gpu, n_gpus=1, card=load_profile(CARD), n_cards=1,
     )  # fmt: skip
     table = roofline_table(setting, length_grid(_SHORTEST * new, _LONGEST * new, 8))
     idle_w = _figure(result, "gpu_stages.idle_before_w")
     return Calibration(
         run_id=f"{Path(path).parent.name}-{str(result['commit'])[:7]}",
-        table=_scaled(table, scaled, idle_w),
+        table=_scaled(table, levels, idle_w),
         algorithm=Algorithm.GRPO,
         with_reference=True,
         n_rows=n_rows,
-        prompt_length=new,
+        prompt_length=prompt,
         max_length=_LONGEST * new,
         gpu=gpu.name,
         n_gpus=1,
@@ -104,9 +107,13 @@ def stages_calibration(path: Path, n_rows: int) -> Calibration:
         slow=1.0,
         abilities=NO_ABILITIES,
         limits=Limits(),
-        counts={f"{stage}_s": level.n_windows for stage, level in scaled.items()},
-        spreads={f"{stage}_s": level.spread for stage, level in scaled.items()},
-        reach=Reach(1, n_rows, n_rows, new, new, new, new,
+        counts={f"{stage}_s": level.n_windows for stage, level in levels.items()},
+        spreads={
+            f"{stage}_s": level.spread
+            for stage, level in levels.items()
+            if level.spread is not None
+        },
+        reach=Reach(1, rollout.n_rows, rollout.n_rows, prompt, prompt, new, new,
                     {"all": f"{config['model']['size']}, random weights"}),
     )  # fmt: skip
 
@@ -129,9 +136,9 @@ def _figure(result: Mapping[str, Any], id: str) -> float | None:
 
 def _levels(
     result: Mapping[str, Any], model: ModelShape, gpu: DeviceProfile, n_rows: int
-) -> dict[Stage, tuple[MeasuredLevel, float]]:
-    """Find what was measured of each stage at the batch that is nearest, and its completion."""
-    found: dict[Stage, tuple[float, MeasuredLevel, float]] = {}
+) -> dict[Stage, MeasuredLevel]:
+    """Find what was measured of each stage at the batch that is nearest."""
+    found: dict[Stage, tuple[float, MeasuredLevel]] = {}
     for id in (f["id"] for f in result["figures"]):
         work = measured_work(id, model)
         if work is None:
@@ -152,6 +159,8 @@ def _levels(
         level = MeasuredLevel(
             workload=name,
             n_rows=work.n_sequences,
+            prompt=(work.n_tokens - work.n_output_tokens) / work.n_sequences,
+            completion=work.n_output_tokens / work.n_sequences,
             time=n_tokens / tokens_per_s / cost.time_s,
             energy=energy_j * n_tokens / cost.energy_j,
             spread=_spread(per_call),
@@ -159,15 +168,15 @@ def _levels(
         )
         off = abs(math.log(work.n_sequences / n_rows))
         if work.stage not in found or off < found[work.stage][0]:
-            found[work.stage] = off, level, work.n_output_tokens / work.n_sequences
+            found[work.stage] = off, level
     lacking = [str(stage) for stage in _STAGES if stage not in found]
     if lacking:
         raise ConfigError("results", ", ".join(lacking), "a result that has measured all stages")
-    return {stage: (level, completion) for stage, (_, level, completion) in found.items()}
+    return {stage: level for stage, (_, level) in found.items()}
 
 
-def _spread(values: list[float]) -> float:
-    return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
+def _spread(values: list[float]) -> float | None:
+    return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else None
 
 
 def _scaled(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ecorl.cli.output import writable
 from ecorl.devices import load_profile, names_of_kind
 from ecorl.devices.card import missing_card_figures
 from ecorl.devices.llama import MODEL_SIZES
-from ecorl.errors import ConfigError
 from ecorl.records import Algorithm, DeviceKind
 
 _GPUS = ", ".join(names_of_kind(DeviceKind.GPU, DeviceKind.CPU))
@@ -236,8 +233,6 @@ _Csv = Annotated[
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
 
-_N_ITERATIONS, _N_SEEDS = 40, 4
-
 
 def plan(
     config: _Config = None,
@@ -280,8 +275,7 @@ def plan(
     device would cost, and what clocks, overlap, number formats and timing would save in its place,
     alone and together. Nothing runs; you need neither the GPUs nor the second devices.
     """  # fmt: skip
-    from ecorl.cli.plan.asking import PlanQuestion, answer_grid, answer_job
-    from ecorl.cli.plan.episodes import EpisodeTerms
+    from ecorl.cli.plan.asking import PlanOutput, PlanQuestion, answer
 
     question = PlanQuestion(
         config=config,
@@ -298,35 +292,5 @@ def plan(
         },
         run=run, fitted=fitted, shares=tuple(share or ()),
     )  # fmt: skip
-    plot, csv = writable(plot, "--plot"), writable(csv, "--csv")
-    if what_ifs is not None:
-        others = {
-            "--plot": plot, "--thorough": thorough or None, "--run": run, "--fitted": fitted,
-            "--share": share, "--config": config,
-        }  # fmt: skip
-        _alone("--what-ifs", others)
-        answer_grid(question, what_ifs, csv, as_json=as_json)
-        return
-    if csv is not None:
-        raise ConfigError("--csv", str(csv), "nothing without --what-ifs")
-    is_played = thorough or calibration == "paper"
-    if not is_played:
-        for option, value in (("--policy", file), ("--iterations", iterations), ("--seeds", seeds)):
-            if value is not None:
-                raise ConfigError(
-                    option,
-                    value if isinstance(value, int) else str(value),
-                    "nothing without --thorough",
-                )
-    episodes = None
-    if is_played:
-        episodes = EpisodeTerms(iterations or _N_ITERATIONS, seeds or _N_SEEDS, file)
-    if as_json and episodes is not None:
-        raise ConfigError("--json", True, "nothing beside --thorough")
-    answer_job(question, plot, as_json=as_json, episodes=episodes)
-
-
-def _alone(option: str, others: Mapping[str, object]) -> None:
-    given = [name for name, value in others.items() if value]
-    if given:
-        raise ConfigError(given[0], str(others[given[0]]), f"nothing beside {option}")
+    asked = PlanOutput(what_ifs, plot, csv, as_json, thorough, file, iterations, seeds)
+    answer(question, asked)

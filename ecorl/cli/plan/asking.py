@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ecorl.cli.output import make_console, say, writing
+from ecorl.cli.output import make_console, say, writable, writing
 from ecorl.cli.plan.data import answer_data, what_if_data, write_csv
 from ecorl.cli.plan.episodes import EpisodeTerms, play_episodes
 from ecorl.cli.plan.table import answer_table, used, what_if_table
@@ -17,13 +17,13 @@ from ecorl.errors import ConfigError
 from ecorl.operate.levers.choice import LeverLimits
 from ecorl.operate.plan.answer import PlanAnswer, plan_answer
 from ecorl.operate.plan.job import PlannedJob, plan_values
-from ecorl.operate.plan.payback import PlanTerms
-from ecorl.operate.plan.shares import (
-    StageShares,
-    shares_of_calibration,
-    shares_of_run,
-    shares_of_texts,
+from ecorl.operate.plan.own_stages import (
+    OwnStages,
+    stages_of_calibration,
+    stages_of_run,
+    told_shares,
 )
+from ecorl.operate.plan.payback import PlanTerms
 from ecorl.operate.plan.whatifs import what_if_grid, what_ifs
 from ecorl.report.render.lines import readable_width, wrapped
 from ecorl.sim.scenario import Scenario
@@ -57,7 +57,7 @@ class PlanQuestion:
         job, terms = plan_values(self.config, {**self.job, **self.terms}, (PlannedJob, PlanTerms))
         return PlannedJob(**job), PlanTerms(**terms)
 
-    def told(self, length: float) -> StageShares | None:
+    def own(self, length: float) -> OwnStages | None:
         """Return what the user has measured or told of the stages.
 
         Args:
@@ -72,65 +72,137 @@ class PlanQuestion:
         if len(named) > 1:
             raise ConfigError(named[1], str(given[named[1]]), f"nothing beside {named[0]}")
         if self.run is not None:
-            return shares_of_run(self.run)
+            return stages_of_run(self.run)
         if self.fitted is not None:
             from ecorl.policy.calibration.calibration import Calibration
 
-            return shares_of_calibration(Calibration.load(self.fitted), length)
-        return shares_of_texts(self.shares)
+            return stages_of_calibration(Calibration.load(self.fitted), length)
+        return told_shares(self.shares)
 
 
-def answer_job(
-    question: PlanQuestion,
-    plot: Path | None,
-    *,
-    as_json: bool,
-    episodes: EpisodeTerms | None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class PlanOutput:
+    """How an answer is given.
+
+    Attributes:
+        what_ifs: file with a grid of jobs in place of one; None: there is none.
+        plot: the picture; None: not asked for.
+        csv: where the rows of a grid are written as well; None: nowhere.
+        as_json: whether JSON is printed in place of text.
+        thorough: whether episodes are played as well.
+        policy: policy file for the episodes; None: not given.
+        iterations, seeds: length and number of the episodes; None: not given.
+    """
+
+    what_ifs: Path | None = None
+    plot: Path | None = None
+    csv: Path | None = None
+    as_json: bool = False
+    thorough: bool = False
+    policy: Path | None = None
+    iterations: int | None = None
+    seeds: int | None = None
+
+    def episodes(self, job: PlannedJob) -> EpisodeTerms | None:
+        """Return how episodes are played; None where none are.
+
+        Args:
+            job: as it was asked about; under the paper's costs episodes are all there is.
+
+        Raises:
+            ConfigError: for options that do not go together.
+        """
+        if self.thorough or job.calibration == "paper":
+            if self.as_json:
+                raise ConfigError("--json", True, "nothing beside --thorough")
+            return EpisodeTerms(
+                self.iterations or _N_ITERATIONS, self.seeds or _N_SEEDS, self.policy
+            )
+        for option, value in (
+            ("--policy", None if self.policy is None else str(self.policy)),
+            ("--iterations", self.iterations),
+            ("--seeds", self.seeds),
+        ):
+            if value is not None:
+                raise ConfigError(option, value, "nothing without --thorough")
+        return None
+
+
+_N_ITERATIONS, _N_SEEDS = 40, 4
+
+
+def answer(question: PlanQuestion, asked: PlanOutput) -> None:
+    """Answer a question, about one job or about a grid of them.
+
+    Args:
+        question: what is asked.
+        asked: how the answer is given.
+
+    Raises:
+        ConfigError: for a value that cannot be, or options that do not go together.
+    """
+    plot, csv = writable(asked.plot, "--plot"), writable(asked.csv, "--csv")
+    if asked.what_ifs is None:
+        if csv is not None:
+            raise ConfigError("--csv", str(csv), "nothing without --what-ifs")
+        answer_job(question, replace(asked, plot=plot))
+        return
+    for option, value in (
+        ("--plot", plot),
+        ("--thorough", asked.thorough or None),
+        ("--run", question.run),
+        ("--fitted", question.fitted),
+        ("--share", question.shares or None),
+        ("--config", question.config),
+    ):
+        if value is not None:
+            raise ConfigError(option, str(value), "nothing beside --what-ifs")
+    answer_grid(question, asked.what_ifs, csv, as_json=asked.as_json)
+
+
+def answer_job(question: PlanQuestion, asked: PlanOutput) -> None:
     """Answer for one job, each of its algorithms by itself.
 
     Args:
         question: what is asked.
-        plot: the picture; None: not asked for.
-        as_json: whether JSON is printed in place of text.
-        episodes: how episodes are played as well; None: none are.
+        asked: how the answer is given.
 
     Raises:
         ConfigError: for a value that cannot be.
     """
     job, terms = question.read()
-    told = question.told(job.length)
+    own, plot = question.own(job.length), asked.plot
+    episodes = asked.episodes(job)
     if job.calibration == "paper":
-        _only_by_episodes(plot, told, as_json=as_json)
+        _only_by_episodes(plot, own)
     if episodes is not None:
         episodes.check()
     scenarios = job.scenarios(1 if episodes is None else episodes.n_iterations)
     found: dict[str, PlanAnswer] = {}
     for i, (names, scenario) in enumerate(scenarios.items()):
         if job.calibration != "paper":
-            found[names] = plan_answer(job, scenario, terms, told)
-        if not as_json:
+            found[names] = plan_answer(job, scenario, terms, own)
+        if not asked.as_json:
             _tell(job, names, scenario, found.get(names), terms, first=not i)
             if episodes is not None:
                 play_episodes(scenario, episodes)
-    if as_json:
-        data = {names: answer_data(answer, job, terms) for names, answer in found.items()}
+    if asked.as_json:
+        data = {names: answer_data(one, job, terms) for names, one in found.items()}
         say(json.dumps(data, indent=2, allow_nan=False))
     if plot is not None:
         from ecorl.cli.plan.picture import draw_answer
 
         with writing(plot, "--plot"):
             draw_answer(next(iter(found.values())), job, plot)
-        if not as_json:
+        if not asked.as_json:
             say(f"picture: {plot}")
 
 
-def _only_by_episodes(plot: Path | None, told: StageShares | None, *, as_json: bool) -> None:
+def _only_by_episodes(plot: Path | None, own: OwnStages | None) -> None:
     """Refuse what the paper's costs have no answer for: they say nothing of what joules are for."""
-    if plot is not None or told is not None or as_json:
-        raise ConfigError(
-            "--calibration", "paper", "roofline with --plot, --json, --run, --fitted and --share"
-        )
+    if plot is not None or own is not None:
+        allowed = "roofline with --plot, --run, --fitted and --share"
+        raise ConfigError("--calibration", "paper", allowed)
 
 
 def _tell(
@@ -151,7 +223,7 @@ def _tell(
         say(line, console)
     if answer is None:
         return
-    for sentence in sentences(answer, job, terms):
+    for sentence in sentences(answer, terms):
         for line in [*wrapped(sentence, width, ""), ""]:
             say(line, console)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.operate.levers.choice import LeverSetting
-from ecorl.operate.levers.study import SavedShare
+from ecorl.operate.levers.study import LeverStudy, SavedShare
 from ecorl.operate.plan.answer import PlanAnswer
 from ecorl.operate.plan.job import PlannedJob
+from ecorl.operate.plan.offload import OffloadAnswer
 from ecorl.operate.plan.payback import PlanTerms
 from ecorl.operate.plan.whatifs import WhatIf
 
@@ -24,13 +25,13 @@ def answer_data(answer: PlanAnswer, job: PlannedJob, terms: PlanTerms) -> dict[s
         job: as it was asked about.
         terms: prices, intensity and use.
     """
-    step, study, offload = answer.step, answer.study, answer.offload
-    told = answer.shares
+    step = answer.step
+    told = answer.own
     return {
         "job": asdict(job),
         "terms": asdict(terms),
         "provenance": str(step.provenance),
-        "stages_from": None if told is None else told.source,
+        "stages_from": None if told is None else told.told,
         "step": {
             "time_s": step.time_s,
             "energy_j": step.energy_j,
@@ -39,46 +40,54 @@ def answer_data(answer: PlanAnswer, job: PlannedJob, terms: PlanTerms) -> dict[s
                 str(d.stage): {"time_s": d.time_s, "energy_j": d.energy_j} for d in step.draws
             },
         },
-        "offload": {
-            "device": offload.device,
-            "n": offload.n,
-            "pays": offload.pays,
-            "saved_share": offload.saved_share,
-            "interval": None if offload.low is None else [offload.low, offload.high],
-            "slowdown": offload.slowdown,
-            "why_not": offload.why_not or None,
-            "best_number": offload.best_number,
-            "by_number": {str(n): value for n, value in offload.by_number.items()},
-            "placements": [
-                {
-                    "actions": {str(s): str(a) for s, a in row.actions.items()},
-                    "time_s": row.time_s,
-                    "energy_j": row.energy_j,
-                    "bubble_s": row.bubble_s,
-                }
-                for row in offload.placements
-            ],
-            "scans": {
-                scan.what: {str(value): share for value, share in scan.saved.items()}
-                for scan in offload.scans
-            },
-        },
-        "levers": {
-            "alone": {str(k): _share(v) for k, v in study.alone.items()},
-            "together": _share(study.together),
-            "beyond": {name: _share(v) for name, v in study.beyond.items()},
-            "missing": {str(k): why for k, why in study.missing.items()},
-            "order": [{"lever": str(k), "adds": added} for k, added in study.order],
-            "interactions": [
-                {"levers": [str(one), str(other)], "beyond_sum": beyond}
-                for one, other, beyond in study.between
-            ],
-            "setting": _setting(study.all),
-        },
+        "offload": _offload(answer.offload),
+        "levers": _levers(answer.study),
         "narrower": None if answer.narrower is None else asdict(answer.narrower),
         "timing": [asdict(one) for one in answer.timings],
         "devices_per_year": None if answer.bought is None else asdict(answer.bought),
         "levers_per_year": asdict(answer.changed),
+    }
+
+
+def _offload(offload: OffloadAnswer) -> dict[str, Any]:
+    return {
+        "device": offload.device,
+        "n": offload.n,
+        "pays": offload.pays,
+        "saved_share": offload.saved_share,
+        "interval": None if offload.low is None else [offload.low, offload.high],
+        "slowdown": offload.slowdown,
+        "why_not": offload.why_not or None,
+        "best_number": offload.best_number,
+        "by_number": {str(n): value for n, value in offload.by_number.items()},
+        "placements": [
+            {
+                "actions": {str(s): str(a) for s, a in row.actions.items()},
+                "time_s": row.time_s,
+                "energy_j": row.energy_j,
+                "bubble_s": row.bubble_s,
+            }
+            for row in offload.placements
+        ],
+        "scans": {
+            scan.what: {str(value): share for value, share in scan.saved.items()}
+            for scan in offload.scans
+        },
+    }
+
+
+def _levers(study: LeverStudy) -> dict[str, Any]:
+    return {
+        "alone": {str(k): _share(v) for k, v in study.alone.items()},
+        "together": _share(study.together),
+        "beyond": {name: _share(v) for name, v in study.beyond.items()},
+        "missing": {str(k): why for k, why in study.missing.items()},
+        "order": [{"lever": str(k), "adds": added} for k, added in study.order],
+        "interactions": [
+            {"levers": [str(one), str(other)], "beyond_sum": beyond}
+            for one, other, beyond in study.between
+        ],
+        "setting": _setting(study.all),
     }
 
 

@@ -93,7 +93,7 @@ def _draw_scan(axes: Axes, answer: PlanAnswer, job: PlannedJob) -> None:
         )  # fmt: skip
         axes.set_axis_off()
         return
-    lengths = [float(str(value)) for value in scan.saved]
+    lengths = [float(value.replace(",", "")) for value in scan.saved]
     axes.set_xscale("log")
     axes.set_xticks(lengths, [f"{length:,g}" for length in lengths], fontsize=8)
     axes.minorticks_off()

@@ -8,7 +8,7 @@ from ecorl.operate.levers.choice import Lever
 from ecorl.operate.levers.study import SavedShare
 from ecorl.operate.plan.answer import PlanAnswer
 from ecorl.operate.plan.job import PlannedJob
-from ecorl.operate.plan.offload import PlacementRow
+from ecorl.operate.plan.offload import PricedPlacement
 from ecorl.operate.plan.whatifs import WhatIf
 from ecorl.records import Action, Algorithm, DeviceKind
 from ecorl.report.render.lines import aligned
@@ -41,7 +41,7 @@ def used(job: PlannedJob, names: str, scenario: Scenario, answer: PlanAnswer | N
     others = ["reward model", *(["reference"] if alone else [])]
     others += ["critic"] if names == Algorithm.PPO else []
     actor = "actor" if alone else "actor and reference"
-    told = None if answer is None else answer.shares
+    told = None if answer is None else answer.own
     rows = [
         ("algorithm", f"{names}{same}"),
         ("GPUs" if gpu.kind is DeviceKind.GPU else "hosts",
@@ -55,9 +55,7 @@ def used(job: PlannedJob, names: str, scenario: Scenario, answer: PlanAnswer | N
                   f"framework: {job.abilities}"),
     ]  # fmt: skip
     if told is not None:
-        of = "time alone" if not told.energy else "time and energy"
-        origin = "" if told.provenance is None else f", energy {told.provenance}"
-        rows.append(("stages", f"{of} of {told.source}{origin}"))
+        rows.append(("stages", told.told))
     return ["Values used:", *aligned(rows, text_columns=(0, 1), indent="  ")]
 
 
@@ -123,7 +121,7 @@ def ends(low: float, high: float) -> str:
     return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
-def placement_name(row: PlacementRow) -> str:
+def placement_name(row: PricedPlacement) -> str:
     """Name a placement by what leaves the GPUs, and whether these wait for it.
 
     Args:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ecorl.cli.plan.table import LEVER_NAMES, ends
 from ecorl.operate.levers.choice import Lever
+from ecorl.operate.levers.known_timings import TIMED_ALONG
 from ecorl.operate.plan.answer import PlanAnswer
-from ecorl.operate.plan.job import PlannedJob
-from ecorl.operate.plan.offload import OffloadAnswer, Scan
+from ecorl.operate.plan.offload import PAYS, OffloadAnswer, Scan
 from ecorl.operate.plan.payback import Payback, PlanTerms
 from ecorl.report.render.numbers import figure, share
 
@@ -27,18 +27,16 @@ _NO_STEP = 5e-4
 """Share of the energy that is shown as 0."""
 
 
-def sentences(answer: PlanAnswer, job: PlannedJob, terms: PlanTerms) -> Iterator[str]:
+def sentences(answer: PlanAnswer, terms: PlanTerms) -> Iterator[str]:
     """Yield the paragraphs of an answer; the first is the answer itself.
 
     Args:
         answer: to a job.
-        job: as it was asked about.
         terms: prices, intensity and use.
     """
-    yield f"{_bought(answer, job)} {_changed(answer, terms)}"
-    offload = answer.offload
-    if offload.scans:
-        yield _where(offload, job)
+    yield f"{bought(answer.offload, terms.slowdown)} {_changed(answer, terms)}"
+    if answer.offload.scans:
+        yield _where(answer.offload)
     if answer.bought is not None or answer.study.together.value > 0.0:
         yield _paid(answer, terms)
     if answer.timings:
@@ -53,29 +51,44 @@ def sentences(answer: PlanAnswer, job: PlannedJob, terms: PlanTerms) -> Iterator
     )
 
 
-def _bought(answer: PlanAnswer, job: PlannedJob) -> str:
-    """Say whether the second devices are worth having."""
-    offload = answer.offload
+def bought(offload: OffloadAnswer, slowdown: float) -> str:
+    """Say whether the second devices are worth having.
+
+    Args:
+        offload: what they are worth.
+        slowdown: share by which a step may take longer.
+    """
     named = f"{offload.n} x {offload.device}"
     if offload.n == 0:
         return "There is no second device in this plan."
     if offload.saved_share is None:
         return f"Do not buy {named} for this job: they cannot run it ({offload.why_not})."
+    at = _slower(offload.slowdown)
+    hangs = (
+        " Whether they pay hangs on figures of the devices that are fitted or assumed."
+        if offload.hangs_on_intervals
+        else ""
+    )
+    if offload.pays:
+        pay = "pay"
+        if offload.slowdown is not None and offload.slowdown > slowdown:
+            pay = "save energy at the price of time"
+        return (
+            f"{named} {pay}: the best placement takes {share(offload.saved_share)} less energy "
+            f"than the GPUs alone{_saved_interval(offload)}, at {at}.{hangs}"
+        )
+    if offload.saved_share >= 0.0:
+        return (
+            f"Do not buy {named} for this job: the best placement saves less than "
+            f"{share(PAYS)} of the energy{_saved_interval(offload)}, at {at}.{hangs}"
+        )
     interval = ""
     if offload.low is not None and offload.high is not None and offload.low < offload.high:
-        interval = f" ({_more(offload.low)} to {_more(offload.high)} %)"
-    if offload.pays:
-        number = ""
-        if offload.best_number not in (0, offload.n):
-            number = f" Most is saved with {offload.best_number} of them."
-        return (
-            f"{named} pay: the best placement takes {share(offload.saved_share)} less energy than "
-            f"the GPUs alone{_saved_interval(offload)}, at {_slower(offload.slowdown)}.{number}"
-        )
+        interval = f" ({_more(offload.high)} to {_more(offload.low)} %)"
     return (
         f"Do not buy {named} for this job: the best placement takes "
         f"{_more(offload.saved_share)} % more energy than the GPUs alone{interval}, standing by "
-        f"included, at {_slower(offload.slowdown)}."
+        f"included, at {at}.{hangs}"
     )
 
 
@@ -116,7 +129,7 @@ def _changed(answer: PlanAnswer, terms: PlanTerms) -> str:
     )
 
 
-def _where(offload: OffloadAnswer, job: PlannedJob) -> str:
+def _where(offload: OffloadAnswer) -> str:
     """Say at which sizes the devices pay and stop paying."""
     known = [scan for scan in offload.scans if scan.saved]
     if not known:
@@ -134,19 +147,14 @@ def _where(offload: OffloadAnswer, job: PlannedJob) -> str:
 def _of_scan(scan: Scan) -> str:
     what, unit = _SCANNED[scan.what]
     tried = list(scan.saved)
-    paying = [value for value in tried if value in scan.paying]
-    reach = f"{_value(tried[0])} to {_value(tried[-1])}{f' {unit}' if unit else ''}"
+    reach = f"{tried[0]} to {tried[-1]}{f' {unit}' if unit else ''}"
     best = max(scan.saved, key=lambda value: scan.saved[value])
-    nearest = f"nearest at {_value(best)}, where they take {_more(scan.saved[best])} % more"
-    if not paying:
+    if not scan.paying:
+        nearest = f"nearest at {best}, where they take {_more(scan.saved[best])} % more"
         return f"{what} nowhere from {reach} ({nearest})"
-    if len(paying) == len(tried):
+    if len(scan.paying) == len(tried):
         return f"{what} everywhere from {reach}"
-    return f"{what} {', '.join(map(_value, paying))} of {reach}"
-
-
-def _value(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{what} {', '.join(scan.paying)} of {reach}"
 
 
 def _number(offload: OffloadAnswer) -> str:
@@ -200,13 +208,15 @@ def _back(what: str, years: float | None, found: Payback) -> str:
 def _timing(answer: PlanAnswer) -> str:
     """Say what timing saves of the emissions; energy it saves none."""
     slack = answer.timings[0].slack
-    given = ", ".join(f"{one.grid} {share(one.saved_share)}" for one in answer.timings)
-    wide = ", ".join(f"{one.grid} {share(one.width_saved_share)}" for one in answer.timings)
+    given, wide, kept = (
+        ", ".join(f"{one.grid} {share(getattr(one, name))}" for one in answer.timings)
+        for name in ("saved_share", "width_saved_share", "kept_saved_share")
+    )
     return (
         f"Running in cleaner hours, with {slack:g} times the time that the job needs, saves no "
-        f"energy but CO2e: {given} (replayed along these grids' hours of 2022, a week's job, "
-        f"machines given back in a pause); with other widths too: {wide}. Where machines are kept "
-        "through pauses it saves nothing to speak of."
+        f"energy but CO2e: {given} (replayed along {TIMED_ALONG}, a week's job, machines given "
+        f"back in a pause); with other widths too: {wide}; where machines are kept through "
+        f"pauses: {kept}."
     )
 
 

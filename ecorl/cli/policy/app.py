@@ -9,7 +9,7 @@ import json
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from ecorl.cli.exits import (
 )
 from ecorl.cli.output import make_console, say, writable, writing
 from ecorl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ecorl.policy.calibration.calibration import Calibration
 
 policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
 
@@ -290,6 +293,20 @@ def export(
 _USUAL_ROWS = 128
 
 
+def _calibration(source: Path, rows: int | None) -> Calibration:
+    """Fit to a run, or to a result of gpu_stages where the source is a JSON file."""
+    if source.suffix == ".json":
+        from ecorl.bench.gpu.calibration import stages_calibration
+
+        return stages_calibration(source, rows or _USUAL_ROWS)
+    if rows is not None:
+        raise ConfigError("--rows", rows, "nothing for a run, which has its own")
+    from ecorl.policy.calibration.calibrate import calibrate as fit
+
+    with reading_named_ledger():
+        return fit(source)
+
+
 @policy_app.command()
 def calibrate(
     run_dir: Annotated[
@@ -313,7 +330,7 @@ def calibrate(
         ),
     ] = None,
 ) -> None:
-    """Fit the simulator to a run's ledger, or to stages measured on a GPU.
+    """Fit the simulator to a run or to measured stages.
 
     The run must have computed reward and reference both where your framework computes and on the
     card, at least 10 times each with a sound reading, and in batches of differing lengths if the
@@ -329,7 +346,6 @@ def calibrate(
     file too. From a result of python -m benchmarks.gpu_stages it takes the levels of the stages.
     """  # fmt: skip
     with needs_policy_extra():
-        from ecorl.policy.calibration.calibrate import calibrate as fit
         from ecorl.policy.calibration.words import holds_for
         from ecorl.report.render.lines import readable_width, wrapped
 
@@ -337,15 +353,7 @@ def calibrate(
         folder = run_dir if run_dir.is_dir() else run_dir.parent
         path = writable(out or folder / "calibration.toml", "--out")
         assert path is not None
-        if run_dir.suffix == ".json":
-            from ecorl.bench.gpu.calibration import stages_calibration
-
-            made = stages_calibration(run_dir, rows or _USUAL_ROWS)
-        elif rows is not None:
-            raise ConfigError("--rows", rows, "nothing for a run, which has its own")
-        else:
-            with reading_named_ledger():
-                made = fit(run_dir)
+        made = _calibration(run_dir, rows)
         made.save(path)
         say(f"calibration: {path}")
         console = make_console()

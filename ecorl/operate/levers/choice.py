@@ -20,7 +20,7 @@ from ecorl.operate.levers.clocks import CLOCKS, ClockCurve, ClockCurves, clock_c
 from ecorl.operate.levers.gears import TRAINED, End, geared, has_fp8
 from ecorl.operate.levers.overlap import hidden_s
 from ecorl.operate.levers.placement import Accelerators, PlacedStep, placed_steps
-from ecorl.operate.levers.step import StageDraw, Step
+from ecorl.operate.levers.step import PricedStep, StageDraw
 from ecorl.records import INFERENCE_STAGES, Action, Stage
 from ecorl.scheduler.tables import Float64
 
@@ -90,7 +90,7 @@ class LeverSetting:
     actions: Mapping[Stage, Action] = field(default_factory=dict)
 
 
-def missing_levers(step: Step, others: Sequence[Accelerators]) -> dict[Lever, str]:
+def missing_levers(step: PricedStep, others: Sequence[Accelerators]) -> dict[Lever, str]:
     """Say of each lever that cannot be priced or pulled in a job why that is so.
 
     Args:
@@ -109,7 +109,7 @@ def missing_levers(step: Step, others: Sequence[Accelerators]) -> dict[Lever, st
 
 
 def least_energy(
-    step: Step,
+    step: PricedStep,
     levers: Iterable[Lever],
     others: Sequence[Accelerators] = (),
     limits: LeverLimits | None = None,
@@ -133,7 +133,7 @@ def least_energy(
 
 
 def _candidates(
-    step: Step,
+    step: PricedStep,
     free: frozenset[Lever],
     others: Sequence[Accelerators],
     may: LeverLimits,
@@ -177,7 +177,7 @@ def _placements(
 
 
 def _best_clocks(
-    step: Step, placed: PlacedStep, may: LeverLimits, end: End, is_overlapped: bool
+    step: PricedStep, placed: PlacedStep, may: LeverLimits, end: End, is_overlapped: bool
 ) -> tuple[tuple[float, float, float], float, float, float] | None:
     """The clocks of least energy, with time, energy and hidden time; None where all are too slow.
 

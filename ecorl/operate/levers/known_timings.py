@@ -15,6 +15,9 @@ of 2 % leaves."""
 
 FILE = "timing.toml"
 
+TIMED_ALONG = "grids as EIA-930 recorded them in 2022"
+"""What the replays of the file went along."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimingSaving:

@@ -103,6 +103,16 @@ def placed_steps(draws: Sequence[StageDraw], others: Accelerators) -> Iterator[P
             yield placed(draws, others, chosen)
 
 
+def best_placed(draws: Sequence[StageDraw], others: Accelerators) -> PlacedStep | None:
+    """Return the placement of least energy, be it a loss; None where the devices run no stage.
+
+    Args:
+        draws: of the stages where they stay on the GPUs, figures being floats.
+        others: the second devices.
+    """
+    return min(placed_steps(draws, others), key=lambda p: float(p.energy_j), default=None)
+
+
 def placed(
     draws: Sequence[StageDraw], others: Accelerators, actions: Mapping[Stage, Action]
 ) -> PlacedStep:

@@ -20,7 +20,7 @@ from ecorl.devices.gpu_pass import pass_parameters
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
 from ecorl.scheduler.costs import CostModel
-from ecorl.scheduler.tables import Setting, stage_work
+from ecorl.scheduler.tables import Setting, stage_calls, stage_work
 from ecorl.stages import Number
 
 LONGEST_OVER_MEAN = 2.0
@@ -87,8 +87,12 @@ class StageDraw:
         )
 
 
+StageLevels = Mapping[Stage, tuple[float, float]]
+"""Time and energy of stages over what the model says of them."""
+
+
 @dataclass(frozen=True, slots=True)
-class Step:
+class PricedStep:
     """A step whose stages follow one another on the same GPUs.
 
     Attributes:
@@ -122,7 +126,7 @@ class Step:
         total = self.energy_j
         return {draw.stage: draw.energy_j / total for draw in self.draws}
 
-    def with_shares(self, energy: Mapping[Stage, float], time: Mapping[Stage, float]) -> Step:
+    def with_shares(self, energy: Mapping[Stage, float], time: Mapping[Stage, float]) -> PricedStep:
         """Return the step as its user has measured it: what each stage takes of time and energy.
 
         The totals stay those of the model, and so does what each stage's figures are made up of.
@@ -141,15 +145,55 @@ class Step:
         known_s = {draw.stage: draw.time_s / self.time_s for draw in self.draws}
         energies = _completed("energy", energy, self.shares())
         times = _completed("time", time, known_s)
+        for stage, share in times.items():
+            if share == 0.0 < energies[stage]:
+                raise ConfigError(f"shares.{stage}", energies[stage], "0, as it takes no time")
         draws = tuple(
             draw.scaled(times[draw.stage] / known_s[draw.stage],
                         energies[draw.stage] / self.shares()[draw.stage])
             for draw in self.draws
-            if energies[draw.stage] > 0.0 and times[draw.stage] > 0.0
+            if energies[draw.stage] > 0.0 or times[draw.stage] > 0.0
         )  # fmt: skip
         return replace(self, draws=draws)
 
-    def with_figures(self, time_s: Mapping[Stage, float], energy_j: Mapping[Stage, float]) -> Step:
+    def levels_over(self, nominal: PricedStep) -> StageLevels:
+        """Return this step's figures over those of the same step as the model has priced it.
+
+        Args:
+            nominal: as the model has priced it.
+        """
+        own = {draw.stage: draw for draw in self.draws}
+        return {
+            draw.stage: (
+                own[draw.stage].time_s / draw.time_s,
+                own[draw.stage].energy_j / draw.energy_j,
+            )
+            for draw in nominal.draws
+            if draw.stage in own
+        }
+
+    def at_levels(self, levels: StageLevels) -> PricedStep:
+        """Return the step with its stages at such levels; a stage without one is left out.
+
+        Args:
+            levels: from `levels_over`, of a like job.
+        """
+        draws = tuple(d.scaled(*levels[d.stage]) for d in self.draws if d.stage in levels)
+        return replace(self, draws=draws)
+
+    def scaled_to(self, time_s: float, energy_j: float) -> PricedStep:
+        """Return the step with other totals, all stages by the same factors.
+
+        Args:
+            time_s: time of the step, s.
+            energy_j: its energy, J.
+        """
+        factors = time_s / self.time_s, energy_j / self.energy_j
+        return replace(self, draws=tuple(draw.scaled(*factors) for draw in self.draws))
+
+    def with_figures(
+        self, time_s: Mapping[Stage, float], energy_j: Mapping[Stage, float]
+    ) -> PricedStep:
         """Return the step with measured times and energies, made up as the model says.
 
         Args:
@@ -189,7 +233,7 @@ def _completed(
     return {stage: given.get(stage, known[stage] * rest) for stage in known}
 
 
-def priced_step(setting: Setting, length: float, ratio: float = LONGEST_OVER_MEAN) -> Step:
+def priced_step(setting: Setting, length: float, ratio: float = LONGEST_OVER_MEAN) -> PricedStep:
     """Price a step on the GPUs alone.
 
     Args:
@@ -207,9 +251,11 @@ def priced_step(setting: Setting, length: float, ratio: float = LONGEST_OVER_MEA
         work = stage_work(setting, stage, length, setting.n_rows)
         if stage is Stage.GENERATION:
             work = replace(work, max_length=round(ratio * length + setting.prompt_length))
-        draws.append(_draw(stage, costs.gpu_cost(work), setting, setting.models[stage]))
+        calls = stage_calls(setting, stage)
+        one = _draw(stage, costs.gpu_cost(work), setting, setting.models[stage])
+        draws.append(one.scaled(calls, calls))
     limit_w = setting.gpu.get("tdp_w")
-    return Step(
+    return PricedStep(
         draws=tuple(draws),
         gpu=setting.gpu,
         n_gpus=setting.n_gpus,
@@ -223,20 +269,23 @@ def _draw(stage: Stage, cost: StageCost, setting: Setting, model: ModelShape) ->
     time_s, energy_j = cost.time_s, cost.energy_j
     if time_s is None or energy_j is None:
         raise ConfigError(f"costs of {stage} on {cost.device}", None, cost.note)
-    fixed_s = min(cost.launch_s or 0.0, time_s)
+    launch_s, moved, ops = cost.launch_s, cost.memory_bytes, cost.ops
+    if launch_s is None or moved is None or ops is None or cost.memory_s is None:
+        raise ConfigError(f"costs of {stage} on {cost.device}", None, "what they are made up of")
+    fixed_s = min(launch_s, time_s)
     working_s = time_s - fixed_s
-    idle_w = setting.n_gpus * (setting.gpu.get("idle_w") or 0.0)
+    idle_w = setting.n_gpus * setting.gpu.value("idle_w")
     passes = pass_parameters(setting.gpu)
     if passes is None:
         # Nothing says what a part of the power is drawn for: all of it is that of a busy device.
         compute_s = working_s if cost.bound == "compute" else 0.0
         return StageDraw(stage, fixed_s, working_s - compute_s, compute_s, energy_j / time_s,
                          idle_w, 0.0, 0.0, float(model.n_params_active))  # fmt: skip
-    memory_j = min((cost.memory_bytes or 0.0) * passes.j_per_byte, energy_j)
+    memory_j = min(moved * passes.j_per_byte, energy_j)
     if stage is Stage.GENERATION:
         # Terms of a pass add. Of what the board's limit takes longer, arithmetic is the reason.
-        memory_s = min(cost.memory_s or 0.0, working_s)
-        compute_j = min((cost.ops or 0.0) * passes.j_per_op, energy_j - memory_j)
+        memory_s = min(cost.memory_s, working_s)
+        compute_j = min(ops * passes.j_per_op, energy_j - memory_j)
     else:
         # A roofline: the longer of both. Power beyond that of a busy GPU is that of arithmetic.
         memory_s = working_s if cost.bound == "memory" else 0.0

@@ -18,8 +18,8 @@ from ecorl.operate.levers.choice import (
     subsets,
 )
 from ecorl.operate.levers.gears import ENDS, End
-from ecorl.operate.levers.placement import Accelerators, accelerators, placed_steps
-from ecorl.operate.levers.step import Step, priced_step
+from ecorl.operate.levers.placement import Accelerators, accelerators, best_placed
+from ecorl.operate.levers.step import PricedStep, priced_step
 from ecorl.scheduler.tables import Setting
 
 Settings = Mapping[frozenset[Lever], LeverSetting]
@@ -75,7 +75,7 @@ class LeverStudy:
         devices: each kind of second device by itself.
     """
 
-    step: Step
+    step: PricedStep
     settings: Settings
     alone: Mapping[Lever, SavedShare]
     together: SavedShare
@@ -100,7 +100,7 @@ def lever_study(
     length: float,
     *,
     limits: LeverLimits | None = None,
-    adjust: Callable[[Step], Step] | None = None,
+    adjust: Callable[[PricedStep], PricedStep] | None = None,
     beside: Sequence[Setting] = (),
 ) -> LeverStudy:
     """Price all levers in a job.
@@ -146,7 +146,7 @@ def _ends_of(gpu: DeviceProfile) -> tuple[DeviceProfile, ...]:
 
 
 def _settings(
-    step: Step,
+    step: PricedStep,
     levers: Sequence[Lever],
     others: Sequence[Accelerators],
     limits: LeverLimits,
@@ -157,7 +157,7 @@ def _settings(
 
 
 def _moved(
-    steps: Sequence[Step],
+    steps: Sequence[PricedStep],
     corners: Sequence[Setting],
     others: Sequence[Accelerators],
     length: float,
@@ -190,7 +190,7 @@ def _saved(settings: Settings, moved: Sequence[Settings], levers: frozenset[Leve
 
 
 def _beyond(
-    step: Step,
+    step: PricedStep,
     others: Sequence[Accelerators],
     limits: LeverLimits,
     missing: Mapping[Lever, str],
@@ -209,9 +209,9 @@ def _beyond(
     return found
 
 
-def _verdict(step: Step, one: Accelerators) -> DeviceVerdict:
+def _verdict(step: PricedStep, one: Accelerators) -> DeviceVerdict:
     """Price the best placement on one kind of device."""
-    best = min(placed_steps(step.draws, one), key=lambda p: float(p.energy_j), default=None)
+    best = best_placed(step.draws, one)
     if best is None:
         return DeviceVerdict(one.profile.name, one.n, None, None, one.why_not)
     return DeviceVerdict(

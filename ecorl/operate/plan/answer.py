@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.operate.levers.choice import LeverLimits
 from ecorl.operate.levers.known_timings import SLACKS, TimingSaving, known_timings
-from ecorl.operate.levers.step import Step, priced_step
+from ecorl.operate.levers.step import PricedStep, priced_step
 from ecorl.operate.levers.study import LeverStudy, lever_study
 from ecorl.operate.plan.job import PlannedJob
 from ecorl.operate.plan.offload import OffloadAnswer, offload_answer
+from ecorl.operate.plan.own_stages import OwnStages
 from ecorl.operate.plan.payback import Payback, PlanTerms, payback
-from ecorl.operate.plan.shares import StageShares
 from ecorl.sim.scenario import Scenario
 
 _NODE = 8
@@ -48,17 +48,17 @@ class PlanAnswer:
             the nearest of those that were replayed and no longer than asked for.
         bought: what the second devices come to in a year.
         changed: what all levers together come to, without buying anything.
-        shares: what the user has measured or told of the stages; None: they are the model's.
+        own: what the user has measured or told of the stages; None: they are the model's.
     """
 
-    step: Step
+    step: PricedStep
     offload: OffloadAnswer
     study: LeverStudy
     narrower: NarrowerStep | None
     timings: Sequence[TimingSaving]
     bought: Payback | None
     changed: Payback
-    shares: StageShares | None = None
+    own: OwnStages | None = None
 
     @property
     def tokens_per_joule(self) -> float:
@@ -70,7 +70,7 @@ def plan_answer(
     job: PlannedJob,
     scenario: Scenario,
     terms: PlanTerms,
-    shares: StageShares | None = None,
+    own: OwnStages | None = None,
 ) -> PlanAnswer:
     """Answer for one algorithm of a job.
 
@@ -78,16 +78,16 @@ def plan_answer(
         job: as it was asked about.
         scenario: the job in the simulator.
         terms: prices, intensity and use.
-        shares: what the user has measured or told of the stages.
+        own: what the user has measured or told of the stages.
 
     Raises:
         ConfigError: when a stage cannot be priced, or a share cannot be.
     """
-    adjust = None if shares is None else shares.applied
+    adjust = None if own is None else own.applied
     limits = LeverLimits(slowdown=terms.slowdown)
     study = lever_study(scenario.setting, job.length, limits=limits, adjust=adjust)
     step = study.step
-    offload = offload_answer(job, scenario, step)
+    offload = offload_answer(job, scenario, step, adjust)
     power_w = step.energy_j / step.time_s
     bought = None
     if offload.saved_share is not None:
@@ -100,7 +100,7 @@ def plan_answer(
         timings=_timings(terms.slack),
         bought=bought,
         changed=payback(study.together.value, power_w, 0, terms),
-        shares=shares,
+        own=own,
     )
 
 
@@ -112,7 +112,7 @@ def _timings(slack: float) -> tuple[TimingSaving, ...]:
     return tuple(one for one in known_timings() if one.slack == max(within))
 
 
-def _narrower(job: PlannedJob, scenario: Scenario, step: Step) -> NarrowerStep | None:
+def _narrower(job: PlannedJob, scenario: Scenario, step: PricedStep) -> NarrowerStep | None:
     n_gpus = scenario.n_gpus - _NODE
     if n_gpus < 1:
         return None
@@ -120,7 +120,8 @@ def _narrower(job: PlannedJob, scenario: Scenario, step: Step) -> NarrowerStep |
         narrow = priced_step(replace(scenario, n_gpus=n_gpus).setting, job.length)
     except (ConfigError, PhysicalBoundError):
         return None
-    wide = priced_step(scenario.setting, job.length)
+    # At the levels of the user's own stages, as far as they differ from the model's.
+    narrow = narrow.at_levels(step.levels_over(priced_step(scenario.setting, job.length)))
     return NarrowerStep(
-        n_gpus, 1.0 - narrow.energy_j / wide.energy_j, narrow.time_s / wide.time_s - 1.0
+        n_gpus, 1.0 - narrow.energy_j / step.energy_j, narrow.time_s / step.time_s - 1.0
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ecorl.errors import ConfigError
+from ecorl.operate.levers.choice import MOST_SLOWDOWN
 from ecorl.units import JOULES_PER_KWH
 
 HOURS_PER_YEAR = 8760.0
@@ -31,7 +32,7 @@ class PlanTerms:
     card_embodied_kg: float | None = None
     use: float = 0.8
     years: float = 5.0
-    slowdown: float = 0.02
+    slowdown: float = MOST_SLOWDOWN
     slack: float = 1.5
 
     def __post_init__(self) -> None:

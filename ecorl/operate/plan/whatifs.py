@@ -11,10 +11,9 @@ from typing import Any
 from ecorl.config import read_toml
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.operate.levers.choice import LeverLimits
-from ecorl.operate.levers.step import priced_step
 from ecorl.operate.levers.study import lever_study
 from ecorl.operate.plan.job import PlannedJob, checked_value, job_keys
-from ecorl.operate.plan.offload import best_saved_share
+from ecorl.sim.scenario import Scenario
 
 MOST = 2_000
 """Jobs that one file may ask for: some minutes of work."""
@@ -88,20 +87,26 @@ def what_ifs(grid: list[dict[str, Any]], limits: LeverLimits) -> Iterator[WhatIf
     for values in grid:
         job = PlannedJob(**values)
         try:
-            scenarios = job.scenarios(1)
+            rows = [_row(values, names, one, job.length, limits)
+                    for names, one in job.scenarios(1).items()]  # fmt: skip
         except (ConfigError, PhysicalBoundError) as error:
-            yield WhatIf(values, job.algorithm or "", why=str(error))
-            continue
-        for names, scenario in scenarios.items():
-            setting = scenario.setting
-            step = priced_step(setting, job.length)
-            yield WhatIf(
-                values,
-                names,
-                step.time_s,
-                step.energy_j,
-                step.n_tokens / step.energy_j,
-                best_saved_share(setting, job.length) if setting.n_cards else None,
-                lever_study(setting, job.length, limits=limits).together.value,
-                "; ".join(scenario.table.notes),
-            )
+            rows = [WhatIf(values, job.algorithm or "", why=str(error))]
+        yield from rows
+
+
+def _row(
+    values: Mapping[str, Any], names: str, scenario: Scenario, length: float, limits: LeverLimits
+) -> WhatIf:
+    setting = scenario.setting
+    study = lever_study(setting, length, limits=limits)
+    step = study.step
+    return WhatIf(
+        values,
+        names,
+        step.time_s,
+        step.energy_j,
+        step.n_tokens / step.energy_j,
+        study.devices[0].saved_share if study.devices else None,
+        study.together.value,
+        "; ".join(scenario.table.notes),
+    )

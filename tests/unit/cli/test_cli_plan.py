@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from ecorl import cli
+from ecorl.cli.plan.words import bought
+from ecorl.operate.plan.offload import OffloadAnswer
 from tests.fakes.hidden_runs import wrote
 from tests.plain_words import banned
 
@@ -49,7 +51,7 @@ def test_one_table_and_the_answer_in_words(command):
     assert re.search(r"together \d+\.\d % \(\d+\.\d to \d+\.\d %\)", told)
     assert "never pay back" in told
     assert "--g-per-kwh" in told
-    assert "(replayed along these grids" in told
+    assert "(replayed along grids as EIA-930 recorded them in 2022" in told
     for row in ("the GPUs alone", "8 x l4: reward", "lower clocks", "FP8 in training"):
         assert re.search(rf"^{re.escape(row)}", out, re.M), row
     assert banned(told, on_gpus=True) == []
@@ -138,3 +140,33 @@ def test_the_usual_question_needs_neither_torch_nor_the_extra():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Do not buy 4 x u55c" in done.stdout
+
+
+def test_the_paper_s_costs_in_a_file_are_played_and_not_taken_apart(command, tmp_path):
+    """They do not say what joules are drawn for, so that episodes are all there is."""
+    (tmp_path / "p.toml").write_text('calibration = "paper"\n')
+    code, out, _ = command("--config", tmp_path / "p.toml", "--iterations", 2, "--seeds", 1)
+    assert code == 0
+    assert "Played in the simulator" in out
+    assert "lower clocks" not in out
+
+
+def offload(saved_share, low, high, slowdown=0.0):
+    return OffloadAnswer(
+        n=2, device="l4", placements=(), saved_share=saved_share, low=low, high=high,
+        slowdown=slowdown, why_not="", scans=(), by_number={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (offload(-0.05, -0.2, -0.01), "takes 5 % more energy than the GPUs alone (1 to 20 %)"),
+        (offload(0.0002, 0.0, 0.0005), "saves less than 0.1 % of the energy"),
+        (offload(0.05, 0.02, 0.08), "2 x l4 pay: the best placement takes 5.0 % less energy"),
+        (offload(0.05, 0.02, 0.08, 0.5), "2 x l4 save energy at the price of time"),
+        (offload(-0.01, -0.05, 0.03), "Whether they pay hangs on figures of the devices"),
+    ],
+)
+def test_the_answer_says_gain_loss_and_doubt_as_they_are(found, words):
+    assert words in bought(found, 0.02)

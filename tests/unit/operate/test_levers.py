@@ -33,7 +33,7 @@ from ecorl.operate.levers.clocks import (
 from ecorl.operate.levers.gears import ENDS, geared, training_gain
 from ecorl.operate.levers.overlap import hidden_s
 from ecorl.operate.levers.placement import accelerators, placed, placed_steps
-from ecorl.operate.levers.step import StageDraw, Step, priced_step
+from ecorl.operate.levers.step import PricedStep, StageDraw, priced_step
 from ecorl.operate.levers.study import lever_study
 from ecorl.records import Action, Algorithm, Stage
 from ecorl.scheduler.tables import Setting
@@ -58,7 +58,7 @@ def setting(
 
 
 @pytest.fixture(scope="module")
-def step() -> Step:
+def step() -> PricedStep:
     return priced_step(setting(), LENGTH)
 
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sqlite3
 from dataclasses import replace
 
 import pytest
 
 from ecorl.devices import load_profile
 from ecorl.errors import ConfigError, RunError
+from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.operate.levers.choice import Lever, LeverLimits
 from ecorl.operate.levers.step import priced_step
 from ecorl.operate.plan.answer import plan_answer
 from ecorl.operate.plan.job import PlannedJob, plan_values
 from ecorl.operate.plan.offload import best_saved_share
+from ecorl.operate.plan.own_stages import (
+    MeasuredStages,
+    stages_of_calibration,
+    stages_of_run,
+    told_shares,
+)
 from ecorl.operate.plan.payback import PlanTerms, payback
-from ecorl.operate.plan.shares import shares_of_calibration, shares_of_run, shares_of_texts
 from ecorl.operate.plan.whatifs import what_if_grid, what_ifs
 from ecorl.policy.calibration.calibrate import calibrate
-from ecorl.records import Stage
+from ecorl.records import Action, Provenance, Stage, StageResult
 from tests.fakes.hidden_runs import wrote
 
 JOB = PlannedJob(policy_model="8b", n_gpus=8, card="l4", n_cards=8)
@@ -40,6 +48,22 @@ def run_dir(tmp_path_factory):
     return wrote(tmp_path_factory.mktemp("plan-run"), seed=3)
 
 
+def executed(iteration, stage, time_s, role_name=""):
+    """An execution on the host whose energy nobody has read."""
+    return StageResult(
+        iteration, stage, Action.GPU, ("cpu0",), "host_cpu", 0.0, time_s, time_s,
+        Provenance.MEASURED, time_s, 0.0, 4, 400, 200, None, role_name=role_name,
+    )  # fmt: skip
+
+
+def a_record(folder, results):
+    folder.mkdir()
+    with Ledger.create(folder / LEDGER_FILE, run_id="t", config_toml="", meta={}) as ledger:
+        for result in results:
+            ledger.result(result)
+    return folder
+
+
 def test_a_loss_is_told_as_one_and_never_pays_back(answer):
     assert answer.offload.saved_share < 0.0
     assert not answer.offload.pays
@@ -57,7 +81,7 @@ def test_the_placements_are_sorted_and_the_best_is_the_verdict(answer):
     own = best_saved_share(scenario_of(JOB).setting, JOB.length)
     assert own == pytest.approx(answer.offload.saved_share)
     by_length = next(s for s in answer.offload.scans if s.what == "length")
-    assert by_length.saved[1024] == pytest.approx(own)
+    assert by_length.saved["1,024"] == pytest.approx(own)
     assert answer.offload.by_number[8] == pytest.approx(own)
 
 
@@ -109,46 +133,123 @@ def test_fewer_gpus_take_longer_and_are_told_with_it():
 # ---------------------------------------------------------------- what the user has measured
 
 
-def test_shares_of_a_run_replace_those_of_the_model(run_dir):
-    told = shares_of_run(run_dir)
-    assert math.fsum(told.time.values()) == pytest.approx(1.0)
-    assert told.n_iterations > 1
-    found = plan_answer(JOB, scenario_of(JOB), TERMS, told)
-    shares = found.step.shares()
-    known = {s: v for s, v in told.energy.items() if s in shares}
-    total = sum(known.values())
-    for stage, value in known.items():
-        assert shares[stage] == pytest.approx(value / total)
+def step_of(job=JOB):
+    return priced_step(scenario_of(job).setting, job.length)
+
+
+def test_the_stages_of_a_run_replace_those_of_the_model(run_dir):
+    own = stages_of_run(run_dir)
+    found = plan_answer(JOB, scenario_of(JOB), TERMS, own)
+    draws = {draw.stage: draw for draw in found.step.draws}
+    before = step_of()
+    assert found.step.energy_j == pytest.approx(before.energy_j)
+    assert found.step.time_s == pytest.approx(before.time_s)
+    one, other = Stage.GENERATION, Stage.ACTOR_TRAIN
+    assert draws[one].time_s / draws[other].time_s == pytest.approx(
+        own.time_s[one] / own.time_s[other]
+    )
+    assert draws[one].energy_j / draws[other].energy_j == pytest.approx(
+        own.energy_j[one] / own.energy_j[other]
+    )
+
+
+def test_all_figures_of_the_devices_go_by_the_stages_of_the_run(run_dir):
+    """The job itself is among the sizes and numbers that are tried, and within the interval."""
+    found = plan_answer(JOB, scenario_of(JOB), TERMS, stages_of_run(run_dir)).offload
+    assert found.low <= found.saved_share <= found.high
+    scans = {scan.what: scan.saved for scan in found.scans}
+    for what, value in (("length", "1,024"), ("rows", "256"), ("inference_model", "8b")):
+        assert scans[what][value] == pytest.approx(found.saved_share)
+    assert found.by_number[8] == pytest.approx(found.saved_share)
+
+
+def test_what_a_run_has_measured_is_as_sql_has_it(run_dir):
+    own = stages_of_run(run_dir)
+    with contextlib.closing(sqlite3.connect(run_dir / LEDGER_FILE)) as db:
+        rows = db.execute(
+            "SELECT stage, iteration, sum(time_s) FROM execution WHERE action = 'gpu' AND "
+            "iteration > (SELECT min(iteration) FROM execution) GROUP BY stage, iteration"
+        ).fetchall()
+    for stage, mean_s in own.time_s.items():
+        times = [s for name, _, s in rows if name == stage]
+        assert mean_s == pytest.approx(sum(times) / len(times))
+
+
+def test_a_stage_that_was_never_measured_keeps_its_size():
+    """A run that always offloads its rewards says nothing of them on the GPUs."""
+    before = step_of()
+    model = {draw.stage: draw for draw in before.draws}
+    known = [stage for stage in model if stage is not Stage.REWARD]
+    own = MeasuredStages(
+        {s: 3.0 * model[s].time_s for s in known}, {}, "a run", None
+    )  # the same sizes as the model's
+    after = {draw.stage: draw for draw in own.applied(before).draws}
+    for stage, draw in model.items():
+        assert after[stage].time_s == pytest.approx(draw.time_s)
+        assert after[stage].energy_j == pytest.approx(draw.energy_j)
+
+
+def test_an_unknown_energy_goes_with_the_time():
+    before = step_of()
+    generation = next(d for d in before.draws if d.stage is Stage.GENERATION)
+    own = MeasuredStages({d.stage: 1.0 for d in before.draws}, {}, "a run", None)
+    after = {draw.stage: draw for draw in own.applied(before).draws}
+    for draw in before.draws:
+        ratio = draw.power_w / generation.power_w
+        told = after[draw.stage].power_w / after[Stage.GENERATION].power_w
+        assert told == pytest.approx(ratio)
+    assert "time alone" in own.told
+
+
+def test_evaluations_and_the_first_iteration_are_no_stages_of_a_step(tmp_path):
+    run = a_record(tmp_path / "r", [
+        executed(0, Stage.GENERATION, 50.0, role_name="evaluation"),
+        executed(1, Stage.GENERATION, 40.0),
+        executed(2, Stage.GENERATION, 4.0),
+        executed(3, Stage.GENERATION, 6.0),
+        executed(3, Stage.GENERATION, 50.0, role_name="evaluation"),
+        executed(3, Stage.ACTOR_TRAIN, 2.0),
+    ])  # fmt: skip
+    own = stages_of_run(run)
+    assert own.time_s == {Stage.GENERATION: 5.0, Stage.ACTOR_TRAIN: 2.0}
+    assert own.energy_j == {}
+    assert own.provenance is None
 
 
 def test_a_calibration_gives_times_and_energies(run_dir):
-    fitted = calibrate(run_dir)
-    told = shares_of_calibration(fitted, 300.0)
-    assert told.is_absolute
-    step = told.applied(priced_step(scenario_of(JOB).setting, 300.0))
+    own = stages_of_calibration(calibrate(run_dir), 300.0)
+    assert own.is_own_step
+    step = own.applied(priced_step(scenario_of(JOB).setting, 300.0))
     for draw in step.draws:
-        if draw.stage in told.time:
-            assert draw.time_s == pytest.approx(told.time[draw.stage])
-            assert draw.energy_j == pytest.approx(told.energy[draw.stage])
+        if draw.stage in own.time_s:
+            assert draw.time_s == pytest.approx(own.time_s[draw.stage])
+            assert draw.energy_j == pytest.approx(own.energy_j[draw.stage])
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises((RunError, Exception), match=r"ledger|record"):
-        shares_of_run(tmp_path)
+    with pytest.raises(RunError, match="there is no ledger"):
+        stages_of_run(tmp_path)
+
+
+def test_a_source_without_any_stage_of_the_job_is_refused():
+    own = MeasuredStages({Stage.CRITIC: 1.0}, {}, "a run", None)
+    with pytest.raises(ConfigError, match="has measured one of"):
+        own.applied(step_of())
 
 
 @pytest.mark.parametrize("text", ["generation", "generation=x", "sleep=0.5", "reward=1.5"])
 def test_texts_that_are_no_shares(text):
     with pytest.raises(ConfigError, match="--share"):
-        shares_of_texts([text])
+        told_shares([text])
 
 
-def test_told_shares():
-    assert shares_of_texts([]) is None
-    told = shares_of_texts(["generation=0.7", "actor_train=0.2"])
-    assert told.time == {Stage.GENERATION: 0.7, Stage.ACTOR_TRAIN: 0.2}
+def test_shares_that_a_person_tells():
+    assert told_shares([]) is None
+    told = told_shares(["generation=0.7", "actor_train=0.2"])
+    assert told.shares == {Stage.GENERATION: 0.7, Stage.ACTOR_TRAIN: 0.2}
+    assert told.applied(step_of()).shares()[Stage.GENERATION] == pytest.approx(0.7)
     with pytest.raises(ConfigError, match="each stage once"):
-        shares_of_texts(["reward=0.1", "reward=0.2"])
+        told_shares(["reward=0.1", "reward=0.2"])
 
 
 # ---------------------------------------------------------------- files

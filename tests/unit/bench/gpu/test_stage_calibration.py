@@ -10,7 +10,7 @@ from ecorl.bench.costmodel.measured import measured_work
 from ecorl.bench.gpu.calibration import stages_calibration
 from ecorl.bench.machine import repository
 from ecorl.errors import ConfigError
-from ecorl.operate.plan.shares import shares_of_calibration
+from ecorl.operate.plan.own_stages import stages_of_calibration
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.calibration.words import holds_for
 from ecorl.records import ModelShape, Provenance, Stage
@@ -55,8 +55,8 @@ def test_the_kept_file_is_what_the_result_gives(fitted, tmp_path):
     again = Calibration.load(tmp_path / "c.toml")
     assert kept.table.values == pytest.approx(again.table.values, rel=1e-6)
     assert kept.run_id == again.run_id
-    told = shares_of_calibration(kept, 256.0)
-    assert set(told.time) == {
+    told = stages_of_calibration(kept, 256.0)
+    assert set(told.time_s) == {
         Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN,
     }  # fmt: skip
 
