@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,7 +71,8 @@ class MonitorNews:
         life: tells a monitor that was started anew from the one before.
         power: what its devices draw now.
         drawn: what they have drawn; without a figure once the monitor was started anew.
-        settled: executions that got their energy, since the last news that were taken.
+        settled: executions that got their energy, since the last news that were taken. The
+            machine's file holds them: a kill of the monitor loses none that was told of.
         faults: device, error and time of readings that went missing or came back.
         n_told: number of executions told of in this life; the next question names it.
     """
@@ -99,7 +101,9 @@ class MonitorActor:
         self._seen: set[int] = set()
         self._serials: dict[ExecutionKey, int] = {}
         self._settled: list[Settled] = []
-        self._n_taken = 0
+        # Settled, and not known to be in the file: with the number of the note behind each.
+        self._unkept: deque[tuple[int, Settled]] = deque()
+        self._n_noted = self._n_taken = 0
         self._faults: list[tuple[str, str | None, float]] = []
         # What the machine's ledger held when this process, or a new scheduler, read it.
         self._recorded: dict[ExecutionKey, StageResult] = {}
@@ -176,6 +180,7 @@ class MonitorActor:
         with self._lock:
             # An execution may be in the file and on its way into the list of those to be told.
             self._recorded = self._read_recorded()
+            self._take_kept()
             left = [one for one in self._settled if key_of(one[1]) not in self._recorded]
             self._n_taken += len(self._settled) - len(left)
             self._settled = left
@@ -197,6 +202,7 @@ class MonitorActor:
             if life == self._life:
                 del self._settled[: max(0, n_taken - self._n_taken)]
                 self._n_taken = max(self._n_taken, n_taken)
+            self._take_kept()
             settled = tuple(self._settled)
             faults, self._faults = tuple(self._faults), []
             n_told = self._n_taken + len(settled)
@@ -213,6 +219,10 @@ class MonitorActor:
             n_taken: as for `news`.
         """
         self._running().close()
+        if self._ledger is not None:
+            self._ledger.flush()
+        with self._lock:
+            self._take_kept(at_any_rate=True)
         news = self.news(life, n_taken)
         if self._ledger is not None:
             self._ledger.event(EventKind.STOP, "the machine's monitor has ended")
@@ -284,8 +294,24 @@ class MonitorActor:
         key = key_of(result)
         with self._lock:
             serial = self._serials.pop(key, 0)
-            if key not in self._recorded:  # else a new scheduler has read it
+            if key in self._recorded:  # a new scheduler has read it
+                return
+            if self._ledger is None:
                 self._settled.append((serial, result))
+                return
+            # The execution was recorded just before: once this note is in the file, so is it.
+            self._n_noted += 1
+            self._unkept.append((self._n_noted, (serial, result)))
+            with self._ledger.note(self._life, self._n_noted):
+                pass
+
+    def _take_kept(self, *, at_any_rate: bool = False) -> None:
+        """Let the executions be told of that the file holds by now, or all; under the lock."""
+        kept = 0 if self._ledger is None else self._ledger.kept(self._life)
+        while self._unkept and (at_any_rate or self._unkept[0][0] <= kept):
+            _, one = self._unkept.popleft()
+            if key_of(one[1]) not in self._recorded:
+                self._settled.append(one)
 
     def _on_fault(self, device_id: str, error: str | None, t_s: float) -> None:
         with self._lock:
