@@ -125,35 +125,47 @@ def test_a_run_in_a_session_is_bit_for_bit_the_run_alone(bench, tiny, tmp_path):
 
 def test_tokens_and_joules_of_the_session_straight_from_sqlite(bench):
     folder, result = bench
-    run = next(r for r in result.runs if r.arm == "gpu_only")
-    with contextlib.closing(sqlite3.connect(folder.run_dir(run.arm, run.seed) / LEDGER_FILE)) as db:
-        (tokens,) = db.execute(
-            "SELECT sum(n_output_tokens) FROM execution WHERE stage = 'generation' AND role_name "
-            "IS NULL AND iteration > ?",
-            (WARM_UP,),
-        ).fetchone()
-        begin, end = db.execute(
-            "SELECT (SELECT min(start_t_s) FROM execution WHERE iteration > ? AND role_name IS "
-            "NULL), (SELECT t_s FROM event WHERE kind = 'training_end')",
-            (WARM_UP,),
-        ).fetchone()
-        holes = db.execute(
-            "SELECT start_t_s, end_t_s FROM execution WHERE role_name = 'evaluation' AND "
-            "start_t_s > ? AND start_t_s < ?",
-            (begin, end),
-        ).fetchall()
-        counted = db.execute(
-            "SELECT t_s, energy_j FROM raw_sample WHERE energy_j IS NOT NULL ORDER BY t_s"
-        ).fetchall()
+    for run in result.runs:
+        path = folder.run_dir(run.arm, run.seed) / LEDGER_FILE
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            tokens, drawn_j, missing_share = _by_sql(db)
+        assert run.n_tokens == tokens
+        # A run of half a second may be over before a busy machine has read its power often enough.
+        if missing_share == 0:
+            assert run.machine.energy_j == pytest.approx(drawn_j, rel=0.002)
+        elif missing_share > 0.05:
+            assert run.machine is None or run.machine.at_least
+
+
+def _by_sql(db):
+    """Output tokens and joules after the warm-up, and the share of the time without readings."""
+    (tokens,) = db.execute(
+        "SELECT sum(n_output_tokens) FROM execution WHERE stage = 'generation' AND role_name "
+        "IS NULL AND iteration > ?",
+        (WARM_UP,),
+    ).fetchone()
+    begin, end = db.execute(
+        "SELECT (SELECT min(start_t_s) FROM execution WHERE iteration > ? AND role_name IS "
+        "NULL), (SELECT t_s FROM event WHERE kind = 'training_end')",
+        (WARM_UP,),
+    ).fetchone()
+    holes = db.execute(
+        "SELECT start_t_s, end_t_s FROM execution WHERE role_name = 'evaluation' AND "
+        "start_t_s > ? AND start_t_s < ?",
+        (begin, end),
+    ).fetchall()
+    assert len(holes) == 2
+    counted = db.execute(
+        "SELECT t_s, energy_j FROM raw_sample WHERE energy_j IS NOT NULL ORDER BY t_s"
+    ).fetchall()
     times, joules = map(np.array, zip(*counted, strict=True))
 
     def at(t_s):
         return float(np.interp(t_s, times, joules))
 
+    missing_s = max(0.0, times[0] - begin) + max(0.0, end - times[-1])
     drawn_j = at(end) - at(begin) - sum(at(b) - at(a) for a, b in holes)
-    assert len(holes) == 2
-    assert run.n_tokens == tokens
-    assert run.machine.energy_j == pytest.approx(drawn_j, rel=0.002)
+    return tokens, drawn_j, missing_s / (end - begin)
 
 
 def test_the_run_of_known_energy_is_within_the_limit(bench):
