@@ -10,9 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
-from ecorl.config import Config, FilesTask, TrainerConfig, validate_config
+from ecorl.config import Config, FilesTask, validate_config
 from ecorl.config.training.gears import GearsConfig
 from ecorl.control import Gear
 from ecorl.errors import ConfigError
@@ -38,7 +36,6 @@ GEARS, ADAPTIVE, CLOCKS = "gears", "adaptive_batch", "clocks"
 SUPERVISED = "supervised"
 """Name of supervised training of the same policy, which is no placement."""
 
-_ADAPTIVE_KEY = "adaptive_micro_batch"
 NOT_YET = "not there yet"
 
 
@@ -157,20 +154,10 @@ def _geared(base: Config, placement: str, gears: GearChoices | None) -> BenchArm
 
 
 def _adaptive(base: Config, placement: str) -> BenchArm:
-    """Batches that adapt themselves, as soon as the config has a key for them."""
+    """Micro-batches whose rows follow their lengths, where the adapter can form them."""
     name = f"{placement}+{ADAPTIVE}"
-    if _ADAPTIVE_KEY not in TrainerConfig.model_fields:
-        return BenchArm(name, placement, ADAPTIVE, why=f"trainer.{_ADAPTIVE_KEY}: {NOT_YET}")
     try:
-        plain = _placed(base, placement)
-        changed = _changed(plain, trainer={_ADAPTIVE_KEY: _switched_on()})
+        changed = _changed(_placed(base, placement), trainer={"adaptive_micro_batch": True})
     except ConfigError as error:
         return BenchArm(name, placement, ADAPTIVE, why=str(error))
     return BenchArm(name, placement, ADAPTIVE, changed)
-
-
-def _switched_on() -> object:
-    """The value that turns the key on: a table's defaults where it is a table, else true."""
-    kind = TrainerConfig.model_fields[_ADAPTIVE_KEY].annotation
-    is_table = isinstance(kind, type) and issubclass(kind, BaseModel)
-    return {} if is_table else True
