@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import Field, StrictBool
 
-from ecorl.bench.tokens_per_joule import arms as module
 from ecorl.bench.tokens_per_joule.arms import (
     ADAPTIVE,
     CLOCKS,
@@ -15,7 +13,7 @@ from ecorl.bench.tokens_per_joule.arms import (
     arms_of,
 )
 from ecorl.bench.tokens_per_joule.running.gears_here import gear_choices
-from ecorl.config import Config, TrainerConfig, load_config, validate_config
+from ecorl.config import load_config, validate_config
 from ecorl.control import Gear
 from ecorl.errors import ConfigError
 from ecorl.records import Action
@@ -99,26 +97,14 @@ def test_what_there_is_not_yet_keeps_its_place():
     found = arms(load_config("demo"), ADAPTIVE, CLOCKS)
     assert found["gpu_only+clocks"].config is None
     assert "not there yet" in found["gpu_only+clocks"].why
-    adaptive = found["gpu_only+adaptive_batch"]
-    is_known = "adaptive_micro_batch" in TrainerConfig.model_fields
-    assert (adaptive.config is not None) == is_known
-    assert is_known or "not there yet" in adaptive.why
 
 
-def test_adaptive_batches_are_an_arm_as_soon_as_the_config_knows_them(monkeypatch):
-    class WithBatches(TrainerConfig):
-        adaptive_micro_batch: StrictBool = Field(False, description="adapt")
-
-    class WithThem(Config):
-        trainer: WithBatches = Field(default_factory=WithBatches)
-
-    monkeypatch.setattr(module, "TrainerConfig", WithBatches)
-    monkeypatch.setattr(module, "validate_config", WithThem.model_validate)
-    base = WithThem.model_validate({"trainer": {"steps": 7}})
-    found = arms(base, ADAPTIVE)["gpu_only+adaptive_batch"]
-    assert found.config.trainer.adaptive_micro_batch is True
-    assert found.config.trainer.steps == 7
-    assert arms(base, ADAPTIVE)["learned"].config.trainer.adaptive_micro_batch is False
+def test_adaptive_batches_are_an_arm_that_differs_in_nothing_else():
+    found = arms(load_config("demo", ["trainer.steps=7"]), ADAPTIVE)
+    plain, packed = found["gpu_only"].config, found["gpu_only+adaptive_batch"].config
+    assert packed.trainer.adaptive_micro_batch is True
+    trainer = packed.trainer.model_copy(update={"adaptive_micro_batch": False})
+    assert packed.model_copy(update={"trainer": trainer}) == plain
 
 
 def test_a_cpu_trains_in_bf16_beside_its_own_fp32(require_tool):
