@@ -83,8 +83,8 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
     compared, expected = comparisons(rows), expectation(placements)
     ran = head(reader, known, spans, executions)
     gains = paired_gains(evaluations)
-    balanced = balance(compared, spent.parts, evidence)
     replayed = card_timeline(evidence)
+    balanced = balance(compared, spent.parts, evidence, replayed)
     geared = training_stage(reader, known, evidence, ran, emitted)
     report = Report(
         head=ran,

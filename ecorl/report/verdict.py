@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ecorl.ledger import RunEnding
 from ecorl.records import weakest
-from ecorl.report.energy.card import card_idle
+from ecorl.report.energy.card import card_parts
 from ecorl.report.energy.causes import WASTED_CAUSES
 from ecorl.report.energy.model import (
     Balance,
@@ -22,6 +22,7 @@ from ecorl.report.energy.model import (
 from ecorl.report.energy.stages import present
 from ecorl.report.model import Head, PairedGain
 from ecorl.report.render.numbers import (
+    bound,
     count,
     duration,
     edi_unit,
@@ -77,9 +78,7 @@ def offloading(
     else:
         sentences = [_compared(c, path) for c in cards]
         sentences.append(
-            _unjudged(spending, cards, path)
-            if balance is None
-            else _net(balance, path, spending.card is not None)
+            _unjudged(spending, cards, path) if balance is None else _net(balance, path)
         )
     if timeline is not None:
         sentences.append(_had_it_been_real(timeline))
@@ -228,7 +227,8 @@ def _beside(card: EnergyTotals, owner: str) -> str:
     if card.paused_j:
         drawn += f", and {joules(card.paused_j)} while the run was paused"
     return (
-        f"The simulated card would have drawn {drawn}; that is in none of the figures of {owner}."
+        f"The simulated card would have drawn {drawn}, over the time that the run took with its "
+        f"simulation; that is in none of the figures of {owner}."
     )
 
 
@@ -290,7 +290,9 @@ def _price(r: StageRow, factor: float, unit: str) -> str:
 def _unjudged(spending: Spending, cards: Sequence[PathComparison], path: str) -> str:
     # What a simulated one would have drawn stands with what the machine spent.
     idle = [
-        p for p in card_idle(cards, spending.parts) if p.energy_j is not None and not p.simulated
+        p
+        for p in card_parts(cards, spending.parts, Cause.IDLE)
+        if p.energy_j is not None and not p.simulated
     ]
     known = [p.provenance for p in idle if p.provenance is not None]
     drew = ""
@@ -303,27 +305,64 @@ def _unjudged(spending: Spending, cards: Sequence[PathComparison], path: str) ->
     )
 
 
-def _net(b: Balance, path: str, simulated: bool) -> str:
-    """Say gross and net of the offloaded tokens, and what the cards drew while they stood idle."""
-    card = "simulated card" if simulated else "card"
+def _net(b: Balance, path: str) -> str:
+    """Say gross and net of the offloaded tokens, and what the cards drew beside their calls."""
     gross = f"{'at least ' * b.at_most}{joules(b.card_j)}"
-    bound = ("at most " if b.saved_j >= 0 else "at least ") if b.at_most else ""
-    change = "less" if b.saved_j >= 0 else "more"
+    change = "less" if b.saved_j > 0 else "more"
     start = (
-        f"On the calls that it took the {card} drew {gross} (gross) in place of "
-        f"{joules(b.gpu_would_j)} on the {path}: {bound}{joules(abs(b.saved_j))} {change} (net)"
+        f"On the calls that it took {card_name(b)} drew {gross} (gross) in place of "
+        f"{joules(b.gpu_would_j)} on the {path}: {bound(b.saved_j, at_most=b.at_most)}"
+        f"{joules(abs(b.saved_j))} {change} (net)"
     )
-    if b.idle_j is None or b.net_j is None:
-        return f"{start} ({b.provenance}); its idle draw is unknown, so whether that paid is open."
+    without = f"without {_listed(b.left_out)} " if b.left_out else ""
+    open_ = f"; {left_out(b)}, so of the whole it cannot be said" if b.left_out else ""
+    if b.net_j is None:
+        return (
+            f"{start} ({b.provenance}); {unknown_beside(b)}, so whether that paid is open{open_}."
+        )
     whole = "of the run" if b.whole_run else "of its attempts"
     when = "" if b.idle_share is None else f" for {share(b.idle_share)} {whole}"
+    when += " in the card's modelled time" * b.in_modelled_time
+    paused = f", and {joules(b.paused_j)} while the run was paused" if b.paused_j else ""
+    bounded = f"{bound(b.net_j, at_most=b.net_at_most)}{joules(abs(b.net_j))}"
     result = (
-        f"offloading paid, by {'at most ' * b.at_most}{joules(b.net_j)}" if b.net_j > 0
-        else f"offloading did not pay: {'at least ' * b.at_most}{joules(-b.net_j)} more than "
-        "without the card"
+        f"{without}offloading paid, by {bounded}" if b.net_j > 0
+        else f"{without}offloading did not pay: {bounded} more than without the card"
     )  # fmt: skip
     return (
-        f"{start}, and it stood idle{when}, drawing {joules(b.idle_j)}: {result} ({b.provenance})."
+        f"{start}, and it stood idle{when}, drawing {joules(b.idle_j)}{paused}: {result} "
+        f"({b.provenance}){open_}."
+    )
+
+
+def card_name(b: Balance) -> str:
+    """What to call the cards, in words that tell whether there is any hardware.
+
+    Args:
+        b: of the run.
+    """
+    return "the simulated card" if b.is_simulated else "the card"
+
+
+def unknown_beside(b: Balance) -> str:
+    """Which draw of the cards beside their calls is unknown.
+
+    Args:
+        b: of the run, without a net.
+    """
+    draws = [("idle draw", b.idle_j), ("draw in the pauses", b.paused_j)]
+    lacking = [name for name, energy_j in draws if energy_j is None]
+    return f"its {_listed(lacking)} {'is' if len(lacking) == 1 else 'are'} unknown"
+
+
+def left_out(b: Balance) -> str:
+    """Which stages were offloaded and have no energy on one of the paths.
+
+    Args:
+        b: of the run, with such stages.
+    """
+    return (
+        f"{_listed(b.left_out)} {'have' if len(b.left_out) > 1 else 'has'} no energy on both sides"
     )
 
 

@@ -10,11 +10,10 @@ from ecorl.report.decisions.model import SavedAgainst
 from ecorl.report.energy.carbon_model import PauseSummary, WaitOutcome
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.model import Balance
-from ecorl.report.render.numbers import grams, joules
+from ecorl.report.render.numbers import bound, grams, joules
 from ecorl.report.training_stage.model import FixedStage, TrainingStageFacts
 from ecorl.report.training_stage.words import OWN_GEAR, fixed_words
-
-_AT_MOST, _AT_LEAST = "at most ", "at least "
+from ecorl.report.verdict import card_name, left_out, unknown_beside
 
 
 def savings(
@@ -55,17 +54,23 @@ def _by_placement(balance: Balance | None, path: str, *, is_offloaded: bool) -> 
         told = f"no stage has energy both on the card and on the {path}"
         return SavedAgainst(what, against, None, "J", "", None, told)
     b = balance
-    least = _AT_LEAST * b.at_most
     told = (
-        f"the card drew {least}{joules(b.card_j)} on its calls in place of "
+        f"{card_name(b)} drew {'at least ' * b.at_most}{joules(b.card_j)} on its calls in place of "
         f"{joules(b.gpu_would_j)} on the {path}"
     )
     if b.net_j is None:
-        told += "; what it drew idle is unknown"
+        told += f"; {unknown_beside(b)}"
+    else:
+        told += f", and {joules(b.idle_j)} while it stood idle"
+        told += " in its modelled time" * b.in_modelled_time
+        told += f", and {joules(b.paused_j)} while the run was paused" if b.paused_j else ""
+    if b.left_out:
+        # What they would have drawn on the other side may be more or less: that bounds nothing.
+        told = f"{left_out(b)}; of the other stages: {told}"
+    if b.net_j is None or b.left_out:
         return SavedAgainst(what, against, None, "J", "", b.provenance, told)
-    told += f", and {joules(b.idle_j)} while it stood idle"
-    bound = _bound(b.net_j) if b.at_most else ""
-    return SavedAgainst(what, against, b.net_j, "J", bound, b.provenance, told)
+    limit = bound(b.net_j, at_most=b.net_at_most)
+    return SavedAgainst(what, against, b.net_j, "J", limit, b.provenance, told)
 
 
 def _by_gears(fixed: FixedStage | None, simulated: tuple[str, ...]) -> SavedAgainst:
@@ -106,9 +111,9 @@ def _by_timing(pauses: PauseSummary | None) -> SavedAgainst:
     if o.net_at_mean_g is None:
         told = _unknown_emissions(o)
         return SavedAgainst(what, against, None, f"g{o.gas}", "", o.provenance, told)
-    bound = _bound(o.net_at_mean_g) if o.at_most else ""
+    limit = bound(o.net_at_mean_g, at_most=o.at_most)
     told = timing_words(o)
-    return SavedAgainst(what, against, o.net_at_mean_g, f"g{o.gas}", bound, o.provenance, told)
+    return SavedAgainst(what, against, o.net_at_mean_g, f"g{o.gas}", limit, o.provenance, told)
 
 
 def _unknown_emissions(o: WaitOutcome) -> str:
@@ -118,11 +123,6 @@ def _unknown_emissions(o: WaitOutcome) -> str:
         "what was emitted in the pauses": o.paused_g,
     }
     return f"unknown is {' and '.join(name for name, value in lacking.items() if value is None)}"
-
-
-def _bound(saved: float) -> str:
-    """What stands before the size of a saving that is at most so large."""
-    return _AT_MOST if saved >= 0 else _AT_LEAST
 
 
 def saving_line(s: SavedAgainst) -> str:

@@ -257,11 +257,20 @@ class Balance:
         gpu_would_j: what the GPU path would have drawn for what those calls served, J.
         saved_j: net of both: ``gpu_would_j - card_j``, J; ``at_most`` when a card's calls lack
             energy, ``card_j`` then being at least what it says.
-        idle_j: what the cards drew while they ran nothing, J, or None when unknown.
+        idle_j: what all cards drew while they ran nothing and the run went on, J, or None when
+            unknown; of a simulated card, in the modelled time of the run where that is known.
         idle_share: share of the time for which the run had the cards in which they ran nothing,
             or None; ``whole_run`` when it had them in all its attempts.
-        net_j: ``saved_j - idle_j``, J, or None; above 0 offloading paid.
+        paused_j: what all cards drew while the run was paused, J; 0 where it never was, None when
+            unknown.
+        net_j: ``saved_j - idle_j - paused_j``, J, or None; above 0 offloading paid.
         provenance: that of the weakest part.
+        is_simulated: whether one of the cards stands for no hardware.
+        in_modelled_time: whether ``idle_j`` and ``idle_share`` are of the run as it would have gone
+            had the simulated card answered in its modelled time.
+        beside_at_least: whether something is missing from what the cards drew beside their calls.
+        left_out: stages that were offloaded and have no energy on one of the paths; they are in no
+            figure but those of the idle cards.
     """
 
     card_j: float
@@ -273,6 +282,16 @@ class Balance:
     whole_run: bool
     net_j: float | None
     provenance: Provenance
+    paused_j: float | None = 0.0
+    is_simulated: bool = False
+    in_modelled_time: bool = False
+    beside_at_least: bool = False
+    left_out: tuple[Role, ...] = ()
+
+    @property
+    def net_at_most(self) -> bool:
+        """Whether ``net_j`` is an upper bound."""
+        return self.at_most or self.beside_at_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +310,7 @@ class CardTimeline:
         n_kept: waits without a modelled time, left as they were measured.
         idle_j: idle power of the cards x their idle part of the modelled time of the attempts that
             had them, J; None when the idle power is unknown.
+        idle_share: that part, 0 to 1; None for cards that the run never had.
     """
 
     run_time_s: float
@@ -300,6 +320,7 @@ class CardTimeline:
     n_waits: int
     n_kept: int
     idle_j: float | None
+    idle_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,18 @@ def bounded(value: float | None, bound: bool, words: str = "at least") -> str:
     return f"{words} {figure(value)}" if bound and value is not None else figure(value)
 
 
+def bound(saved: float, *, at_most: bool) -> str:
+    """What stands before the size of a saving that is at most so large.
+
+    Args:
+        saved: the saving; below 0 it cost more.
+        at_most: whether it is an upper bound; nothing is said of other savings.
+    """
+    if not at_most:
+        return ""
+    return "at most " if saved > 0 else "at least "
+
+
 def count(value: int | None) -> str:
     """Write a whole number with thousands separators."""
     return MISSING if value is None else f"{value:,}"

@@ -384,16 +384,22 @@ def _saved_cells(pair: PathPair) -> tuple[str, ...]:
 
 def _balance_table(b: Balance, path: str) -> Table:
     most = "at most " if b.at_most else ""
-    net = MISSING if b.net_j is None else most + figure(b.net_j)
+    net = MISSING if b.net_j is None else "at most " * b.net_at_most + figure(b.net_j)
     whole = "the run time" if b.whole_run else "the time of its attempts"
     rows = [
         ("drawn by the card on its calls (gross)", "at least " * b.at_most + figure(b.card_j)),
         (f"the {path} would have drawn for them", figure(b.gpu_would_j)),
         ("saved on the calls that the card took (net of both)", most + figure(b.saved_j)),
         (f"drawn by the idle card ({share(b.idle_share)} of {whole})", figure(b.idle_j)),
-        ("net of all (above 0 offloading paid)", net),
     ]
-    return table(("", f"J ({b.provenance})"), rows, 1, "The whole run, idle card included")
+    if b.paused_j != 0:
+        rows.append(("drawn by the card while the run was paused", figure(b.paused_j)))
+    rows.append(("net of all (above 0 offloading paid)", net))
+    caption = "The whole run, idle card included"
+    caption += "; its card is simulated" * b.is_simulated
+    caption += ", and idle in the run's modelled time" * b.in_modelled_time
+    caption += f"; without {' and '.join(b.left_out)}" if b.left_out else ""
+    return table(("", f"J ({b.provenance})"), rows, 1, caption)
 
 
 def _timeline_table(t: CardTimeline) -> Table:

@@ -243,12 +243,16 @@ def _offloading(report: Report, width: int) -> Lines:
         lines += aligned(rows, indent=GAP)
     b = report.balance
     if b is not None:
-        net = MISSING if b.net_j is None else "at most " * b.at_most + figure(b.net_j) + " J"
+        net = MISSING if b.net_j is None else "at most " * b.net_at_most + figure(b.net_j) + " J"
+        paused = f", in pauses {figure(b.paused_j)} J" if b.paused_j != 0 else ""
+        without = f", without {' and '.join(b.left_out)}" if b.left_out else ""
         gross = f"{'at least ' * b.at_most}{figure(b.card_j)} J"
         lines += wrapped(
             f"drawn by the card on its calls {gross} (gross) in place of {figure(b.gpu_would_j)} J "
             f"on the {path}: saved {'at most ' * b.at_most}{figure(b.saved_j)} J; drawn by the "
-            f"idle card {figure(b.idle_j)} J, net of all {net} ({b.provenance})",
+            f"idle {'simulated ' * b.is_simulated}card {figure(b.idle_j)} J"
+            f"{' in its modelled time' * b.in_modelled_time}{paused}, net of all{without} {net} "
+            f"({b.provenance})",
             width,
         )
     return lines

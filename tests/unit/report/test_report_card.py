@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from ecorl.control import Command, Why
 from ecorl.ledger import DeviceRecord
 from ecorl.records import BarrierWait, Provenance, Stage
 from ecorl.report.render.tables import sections
@@ -28,10 +29,12 @@ def wait(run, t_s: float, wait_s: float, stage: Stage = Stage.REWARD, iteration:
 def test_the_balance_by_hand(run):
     run.standard()
     b = run.report().balance
-    # 100 tokens at 0.8 J on the GPU against 40 J, and 20 W idle for 19.5 of 20 s.
+    # 100 tokens at 0.8 J on the GPU against 40 J. The wait of 1.5 s for the simulation falls away:
+    # 20 W idle for 18 of 18.5 s.
     assert (b.card_j, b.gpu_would_j, b.saved_j) == pytest.approx((40.0, 80.0, 40.0))
-    assert (b.idle_j, b.net_j) == pytest.approx((390.0, -350.0))
-    assert b.idle_share == pytest.approx(19.5 / 20)
+    assert (b.idle_j, b.net_j) == pytest.approx((360.0, -320.0))
+    assert b.idle_share == pytest.approx(18.0 / 18.5)
+    assert (b.is_simulated, b.in_modelled_time, b.paused_j, b.left_out) == (True, True, 0.0, ())
     assert (b.provenance, b.at_most) == (MODELLED, False)
 
 
@@ -65,6 +68,56 @@ def test_what_the_card_cost_is_told_gross_and_net(run):
     print_report(report, console)
     text = " ".join(console.file.getvalue().split())
     assert "81.2 J (gross) in place of 8.70 J on the GPU: saved -72.5 J" in text
+
+
+def test_one_figure_tells_the_idle_draw_everywhere(run):
+    run.standard()
+    report = run.report()
+    assert report.balance.idle_j == report.card_timeline.idle_j
+    (net,) = (s for s in report.verdict if s.startswith("On the calls that it took"))
+    assert "for 97.3 % of the run in the card's modelled time, drawing 360 J" in net
+    (beside,) = (s for s in report.verdict if s.startswith("The simulated card would have"))
+    # The card's draw over the host's time is another question, and says so.
+    assert "390 J idle" in beside
+    assert "over the time that the run took with its simulation" in beside
+
+
+def test_a_real_card_idles_over_the_whole_run(run):
+    run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MEASURED, "xrt", 10.0))
+    real = {"device": "fpga0:u55c", "time_provenance": Provenance.MEASURED}
+    run.ran(Stage.REWARD, (1000, 1010), 40.0, **real)
+    wait(run, 1010.0, 9.0)
+    run.ran(Stage.REWARD, (1010, 1020), 100.0)
+    report = run.report()
+    assert (report.balance.idle_j, report.balance.is_simulated) == (pytest.approx(100.0), False)
+    assert any("the card drew 40.0 J" in s for s in report.verdict)
+
+
+def test_what_the_card_drew_in_a_pause_counts_against_offloading(run):
+    run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
+    run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=9.0, **CARD)
+    run.ran(Stage.REWARD, (1010, 1020), 100.0)
+    run.chose(1020.0, Command.PAUSE, Why.DIRTY)
+    run.chose(1050.0, Command.RUN, Why.CLEAN)
+    report = run.report()
+    b = report.balance
+    # 60 J saved; 1 W idle for 11 s, and for the 30 s of the pause.
+    assert (b.idle_j, b.paused_j) == pytest.approx((11.0, 30.0))
+    assert b.net_j == pytest.approx(19.0)
+    assert any("30.0 J while the run was paused: offloading paid, by 19.0 J" in s
+               for s in report.verdict)  # fmt: skip
+    (line,) = (t for t in tables(report) if t.caption.startswith("The whole run"))
+    assert dict(line.rows)["drawn by the card while the run was paused"] == "30.0"
+
+
+def test_a_stage_without_energy_on_both_sides_is_named(run):
+    run.standard()
+    run.ran(Stage.REFERENCE, (1018, 1019), 30.0, time_s=0.5, **CARD)
+    report = run.report()
+    assert report.balance.left_out == ("reference",)
+    (told,) = (s for s in report.verdict if s.startswith("On the calls that it took"))
+    assert "without reference offloading did not pay" in told
+    assert "reference has no energy on both sides, so of the whole it cannot be said." in told
 
 
 def test_an_unknown_idle_draw_leaves_it_open(run):

@@ -291,6 +291,25 @@ def test_placement_is_held_against_never_offloading(run):
     assert others["timing"].endswith("nothing to compare, the run was never paused.")
 
 
+def test_the_placement_line_counts_the_pauses_of_the_card(run):
+    run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", 1.0))
+    run.ran(Stage.REWARD, (1000, 1010), 40.0, **(CARD | {"time_s": 9.0}))
+    run.ran(Stage.REWARD, (1010, 1020), 100.0)
+    run.chose(1020.0, Command.PAUSE, Why.DIRTY)
+    run.chose(1050.0, Command.RUN, Why.CLEAN)
+    saved = next(s for s in run.report().savings if s.what == "placement")
+    assert saving_line(saved).endswith("19.0 J less (modelled).")
+    assert "The simulated card drew 40.0 J" in saving_words(saved)
+    assert "and 30.0 J while the run was paused" in saving_words(saved)
+
+
+def test_placement_of_a_stage_that_cannot_be_compared_is_not_left_out_in_silence(run):
+    run.standard()
+    run.ran(Stage.REFERENCE, (1018, 1019), 30.0, **CARD)
+    line = lines_of(run.report())["placement"]
+    assert "cannot be said, reference has no energy on both sides; of the other stages:" in line
+
+
 def test_placement_without_energy_on_both_sides_says_why(run):
     run.ran(Stage.REWARD, (1010, 1012), None, **CARD)
     run.ran(Stage.REWARD, (1012, 1013), 80.0)

@@ -103,7 +103,7 @@ def test_stage_rows_and_comparison_by_hand(run):
     assert by_stage[Stage.GENERATION].sentence == "no comparison: only h100 ran this stage"
     text = " ".join(report.verdict)
     assert "did not pay" in text
-    assert "350 J more" in text
+    assert "320 J more" in text
 
 
 def test_spread_of_edi(run):
