@@ -17,7 +17,7 @@ import pytest
 from ecorl.config import load_config, save_config, validate_config
 from ecorl.control import Command
 from ecorl.ledger import LedgerReader
-from ecorl.records import Action, EventKind, Stage
+from ecorl.records import Action, EventKind, GuardRefusal, Stage
 from tests.conftest import demand
 from tests.integration.given_decisions import (
     FOLLOWS,
@@ -37,6 +37,8 @@ meanwhile; an hour is two seconds."""
 SPEED = 1800.0
 NUMBERS = ("loss", "reward", "kl", "grad_norm", "entropy", "completion_length")
 """What the trainer logs of each step."""
+LEARNED = ("the learned policy's choice: ", "kept on the host: ", "as usual on the host: ")
+"""How the learned policy's reasons begin: the network's choice, or why no other way is open."""
 
 
 def trained(config, folder, *, rows=None, follows=None, steady=False):
@@ -143,7 +145,8 @@ def numbers(run_dir):
     return found
 
 
-def assert_every_kind_was_decided(run_dir, n_steps):
+def assert_every_kind_was_decided(run_dir, config):
+    n_steps = config.trainer.steps
     with contextlib.closing(LedgerReader(run_dir)) as reader:
         placements = [row.placement for row in reader.placements()]
         choices = [row.choice for row in reader.choices()]
@@ -161,6 +164,14 @@ def assert_every_kind_was_decided(run_dir, n_steps):
         assert len(own) == n_steps
         assert {Action.GPU, Action.CONCURRENT} <= {p.action for p in own}
     assert {p.policy for p in placements} == {"learned"}
+    # Behind the phase that takes both ways in turn, each place is that policy's own proposal.
+    proposed = [
+        p for p in placements if p.stage in (Stage.REWARD, Stage.REFERENCE)
+        and p.iteration > config.placement.n_profiling
+    ]  # fmt: skip
+    assert len(proposed) == 2 * (n_steps - config.placement.n_profiling) > 0
+    assert all(p.reason.startswith(LEARNED) for p in proposed), {p.reason for p in proposed}
+    assert GuardRefusal.COST_UNKNOWN not in {p.refusal for p in proposed}
     assert {c.command for c in choices} >= {Command.RUN, Command.PAUSE}
     assert {c.width for c in choices if c.width} == {1, 2}
     assert {str(c.gear) for c in choices if c.gear} == {"BF16", "FP8"}
@@ -172,8 +183,8 @@ def assert_every_kind_was_decided(run_dir, n_steps):
     assert {"fpga0", "fpga1"} <= {device_id.rpartition("/")[2] for device_id in devices}
 
 
-def test_the_record_holds_decisions_of_each_kind_with_their_reasons(run_dir):
-    assert_every_kind_was_decided(run_dir, N_STEPS)
+def test_the_record_holds_decisions_of_each_kind_with_their_reasons(config, run_dir):
+    assert_every_kind_was_decided(run_dir, config)
 
 
 def test_its_numbers_are_those_of_a_plain_run_that_changes_its_processes_at_the_same_steps(
@@ -221,7 +232,7 @@ def test_the_demo_as_it_is_has_the_numbers_of_a_plain_run(tmp_path):
     demand("onnxruntime")
     config = everything(tmp_path)
     run_dir = trained(config, tmp_path)
-    assert_every_kind_was_decided(run_dir, config.trainer.steps)
+    assert_every_kind_was_decided(run_dir, config)
     decisions = Decisions.of(run_dir)
     followed = decisions.write(tmp_path / "followed.json")
     other = trained(plain(config, tmp_path, "plain", [1, 2]), tmp_path, follows=followed)
