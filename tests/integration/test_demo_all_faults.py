@@ -18,7 +18,7 @@ from ecorl.config import save_config, validate_config
 from ecorl.control import Command, Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
-from tests.integration.test_demo_all import NUMBERS, config, folder
+from tests.integration.test_demo_all import DAY, FAR_S, NUMBERS, config, folder, grid
 from tests.integration.test_run import ecorl, wait_for
 
 __all__ = ["config", "folder"]  # fixtures
@@ -156,7 +156,12 @@ def test_a_run_whose_own_cluster_is_killed_goes_on_by_itself_and_ends(config, fo
 
 
 def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
-    settings = named(config, folder, "stopped")
+    (folder / "dirty").mkdir()
+    carbon = config.carbon.model_dump(mode="json")
+    # It pauses whenever its first steps are timed, and while it is stopped the grid turns clean.
+    carbon["feeds"][0]["path"] = str(grid(folder / "dirty", [500.0] * len(DAY)))
+    carbon["control"]["deadline_in_s"] = FAR_S
+    settings = named(config, folder, "stopped", carbon=carbon)
     process = started(settings, folder)
 
     def is_paused():
@@ -175,6 +180,7 @@ def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
     assert whys[-1] is Why.STOPPING
     _, alive = psutil.wait_procs(children, 90)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    grid(folder / "dirty", [15.0] * len(DAY))
     resumed = ecorl("run", "--resume", str(settings.run_dir))
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert_each_step_once(settings.run_dir, settings.trainer.steps)
