@@ -87,6 +87,11 @@ def die_with_parent(parent_pid: int) -> None:
         sys.exit(1)
 
 
+def outlive_parent() -> None:
+    """Take `die_with_parent` back: this process notices its parent's end and ends by itself."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def wait_or_kill(
     process: subprocess.Popen[bytes], patience_s: float, reap_s: float | None = None
 ) -> bool:

@@ -180,6 +180,8 @@ class FaultKind(StrEnum):
     # another number of training processes was asked for and could not be begun with: training
     # goes on with as many as before
     WIDTH_UNCHANGED = "WidthUnchanged"
+    # the Ray cluster of the run's own ended: training goes on from its newest checkpoint on another
+    CLUSTER_LOST = "ClusterLost"
 
 
 class EvaluationPhase(StrEnum):

@@ -50,7 +50,7 @@ from roll_adapters.trl.evaluate import evaluate, rank_check
 from roll_adapters.trl.inputs.quiet import quiet
 from roll_adapters.trl.inputs.rows import PAIR_KEYS, PROMPT_KEYS, read_rows
 from roll_adapters.trl.inputs.start import check_algorithm
-from roll_adapters.trl.launch.boundary import StepBoundary, StepStopSignals, unchanged
+from roll_adapters.trl.launch.boundary import StepBoundary, StepStopSignals, lost_cluster, unchanged
 from roll_adapters.trl.launch.crew import CHECKPOINTS, NEXT_WIDTH, AttemptOutcome, Crew
 from roll_adapters.trl.launch.messages import Go
 from roll_adapters.trl.processes import TrainerProcesses
@@ -282,6 +282,8 @@ class _Run:
             self.record.event(kind, f"{self.config.algorithm} by TRL")
             if point.go is not None:
                 self._note_change(point.go)
+            if self.crew.lost:
+                self.record.fault(lost_cluster(step, self.crew.lost))
             try:
                 outcome = self._phases(attachment, point)
             finally:

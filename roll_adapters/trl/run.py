@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console
 
 from ecorl.config import Config, FilesTask, RayRuntimeConfig, config_toml
-from ecorl.errors import TrainingError
+from ecorl.errors import ConfigError, TrainingError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
 from ecorl.records import Stage
 from ecorl.runtime.checkpoints import newest_checkpoint, step_of
 from ecorl.runtime.equipment.hardware import stays_on_gpu
-from ecorl.runtime.ray.local_cluster import local_cluster
+from ecorl.runtime.ray.local_cluster import LocalCluster, local_cluster
 from ecorl.runtime.runs.record import resumable_config, resume_command
 from roll_adapters.trl.inputs.check import check as check_input
 from roll_adapters.trl.inputs.finding import Finding
@@ -125,28 +125,41 @@ def _supervised(how: How, config: Config, run_dir: Path, width: int) -> bool:
     """Run the training in processes of its own; True when it finished."""
     told = Begin(how, str(run_dir.absolute()), config_toml(config.anchored()))
     try:
-        with _cluster(config) as variables:
-            return Supervisor(told, variables=variables).run(width)
+        with _cluster(config, run_dir) as cluster:
+            return Supervisor(told, cluster=cluster).run(width)
     except TrainingError as error:
-        begun = (run_dir / LEDGER_FILE).is_file()
-        hint = f"; go on with: {resume_command(run_dir)}" if begun else ""
-        raise TrainingError(f"{error}{hint}") from error
+        raise TrainingError(f"{error}{_hint(run_dir)}") from error
+
+
+def _hint(run_dir: Path) -> str:
+    """How to go on with a run that has ended by an error, as the end of a line."""
+    begun = (run_dir / LEDGER_FILE).is_file()
+    return f"; go on with: {resume_command(run_dir)}" if begun else ""
 
 
 @contextlib.contextmanager
-def _cluster(config: Config) -> Iterator[dict[str, str]]:
+def _cluster(config: Config, run_dir: Path) -> Iterator[LocalCluster | None]:
     """Start a Ray cluster for all groups of processes where the config asks for one of the run's.
 
     Yields:
-        The environment variables with which they join it; none where they need none.
+        The cluster, which is up; None where they need none.
+
+    Raises:
+        ConfigError: when it does not start.
     """
     runtime = config.runtime
     if not isinstance(runtime, RayRuntimeConfig) or runtime.address != "local":
-        yield {}
+        yield None
         return
     policy, frozen = config.placement.policy, (Stage.REWARD, Stage.REFERENCE)
-    with local_cluster(sum(not stays_on_gpu(policy, stage) for stage in frozen)) as variables:
-        yield variables
+    n_workers = sum(not stays_on_gpu(policy, stage) for stage in frozen)
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(local_cluster(n_workers))
+        except ConfigError as error:
+            allowed = f"{error.allowed}{_hint(run_dir)}"
+            raise ConfigError(error.key, error.value, allowed) from error
+        yield cluster
 
 
 def demo_models(folder: Path, seed: int, cache_dir: Path, console: Console) -> list[str]:

@@ -36,6 +36,10 @@ FAULTS = "STAND_IN_FAULTS"
 """List of ``{width, rank, when, how}`` as JSON."""
 TRIES = "STAND_IN_TRIES"
 """How many times a width may fail before rank 0 waits for it no more."""
+CLUSTER = "STAND_IN_CLUSTER"
+"""The cluster that the processes join."""
+LOST = "cluster-is-lost"
+"""File in the run's folder that is there while that cluster is lost."""
 N_STEPS = 12
 STEP_S = 0.02
 
@@ -43,8 +47,8 @@ RANK, WIDTH = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 
 
 class StandIn:
-    def __init__(self, channel: Channel, folder: Path) -> None:
-        self.channel, self.folder = channel, folder
+    def __init__(self, channel: Channel, begin: Begin) -> None:
+        self.channel, self.begin, self.folder = channel, begin, Path(begin.run_dir)
         # The ranks of a group find one another by the port that was chosen for it.
         self.group = os.environ.get("MASTER_PORT", str(os.getpid()))
         self.stops = False
@@ -91,6 +95,11 @@ class StandIn:
         if how == "user":
             self.channel.send(Failed("CheckpointError", "/there: is no checkpoint"))
             os._exit(2)
+        if how in ("cluster", "cluster and this"):
+            (self.folder / LOST).touch()
+            if how == "cluster and this":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
         if how == "supervisor":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
@@ -114,7 +123,8 @@ class StandIn:
             while not (self.folder / f"{self.group}-{name}-{rank}").exists():
                 time.sleep(0.002)
 
-    def go(self, begin: Begin) -> None:
+    def go(self) -> None:
+        begin = self.begin
         self.fault("loading")
         if begin.how != "by" and RANK:
             assert isinstance(self.channel.wait(), FilesPrepared)
@@ -198,7 +208,10 @@ class StandIn:
 
     def note(self, step: int, dropped: list[str]) -> None:
         time.sleep(STEP_S)
-        line = {"step": step, "width": WIDTH, "pid": os.getpid(), "dropped": dropped}
+        line = {
+            "step": step, "width": WIDTH, "pid": os.getpid(), "dropped": dropped,
+            "how": self.begin.how, "lost": self.begin.lost, "cluster": os.environ.get(CLUSTER),
+        }  # fmt: skip
         with (self.folder / "steps.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -210,7 +223,7 @@ def main() -> None:
     hear_keyboard()
     begin = channel.wait()
     assert isinstance(begin, Begin)
-    StandIn(channel, Path(begin.run_dir)).go(begin)
+    StandIn(channel, begin).go()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Faults of a run with everything: a worker that is killed, and a signal that comes in a pause."""
+"""Faults of a run with everything: workers that are killed, a cluster that is, and a signal that
+comes in a pause.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from ecorl.bench.frameworks.samples import count_samples
 from ecorl.config import save_config, validate_config
 from ecorl.control import Command, Why
 from ecorl.ledger import LedgerReader
-from ecorl.records import Action, EventKind, Stage
-from tests.integration.test_demo_all import NUMBERS, config, folder
+from ecorl.records import Action, EventKind, FaultKind, Stage
+from tests.integration.test_demo_all import DAY, FAR_S, NUMBERS, config, folder, grid
 from tests.integration.test_run import ecorl, wait_for
 
 __all__ = ["config", "folder"]  # fixtures
@@ -43,6 +45,28 @@ def named(settings, folder, name, **changes):
     for table, own in changes.items():
         told[table] |= own
     return validate_config(told | {"run_dir": str(folder / name), "name": name})
+
+
+def uncontrolled(settings, folder, name, n_steps):
+    """That run without pauses, and with all rewards and references on the workers."""
+    policy = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
+    control = settings.carbon.control.model_dump(mode="json") | {"controller": None}
+    control |= {"deadline_in_s": None}
+    return named(
+        settings, folder, name,
+        placement={"policy": policy, "profile_both_paths": False},
+        carbon={"control": control},
+        trainer={"steps": n_steps},
+    )  # fmt: skip
+
+
+def is_named(process, who):
+    """Whether a process is a server of the cluster, or the one that has started it."""
+    if who == "local_cluster":
+        return f"ecorl.runtime.ray.{who}" in told(process)
+    with contextlib.suppress(psutil.Error):
+        return process.name() == who
+    return False
 
 
 def below(process):
@@ -75,15 +99,7 @@ def assert_each_step_once(run_dir, n_steps):
 
 
 def test_with_its_accelerator_workers_killed_a_run_goes_on_by_itself_and_ends(config, folder):
-    policy = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
-    control = config.carbon.control.model_dump(mode="json") | {"controller": None}
-    control |= {"deadline_in_s": None}
-    settings = named(
-        config, folder, "killed",
-        placement={"policy": policy, "profile_both_paths": False},
-        carbon={"control": control},
-        trainer={"steps": 30},
-    )  # fmt: skip
+    settings = uncontrolled(config, folder, "killed", 30)
     process = started(settings, folder)
 
     def has_offloaded():
@@ -111,8 +127,41 @@ def test_with_its_accelerator_workers_killed_a_run_goes_on_by_itself_and_ends(co
     assert at_home or any(r.n_rows_fallback for r in results)
 
 
+@pytest.mark.parametrize("who", ["local_cluster", "raylet", "gcs_server"])
+def test_a_run_whose_own_cluster_is_killed_goes_on_by_itself_and_ends(config, folder, who):
+    settings = uncontrolled(config, folder, who, 24)
+    process = started(settings, folder)
+
+    def has_saved():
+        assert process.poll() is None, process.stdout.read()
+        done = [row.iteration for row in read(settings.run_dir, "metrics")]
+        return max(done, default=0) > settings.trainer.save_every
+
+    wait_for(has_saved)
+    children = below(process)
+    (killed,) = [p for p in children if is_named(p, who)]
+    killed.kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert_each_step_once(settings.run_dir, 24)
+    (lost,) = [f for f in read(settings.run_dir, "faults") if f.kind == FaultKind.CLUSTER_LOST]
+    # It has gone on from a checkpoint.
+    assert lost.iteration >= settings.trainer.save_every
+    assert len(read(settings.run_dir, "attempts")) == 2
+    with contextlib.closing(LedgerReader(settings.run_dir)) as reader:
+        expected = {(step, str(role)): 16 for step in range(1, 25) for role in ROLES}
+        assert count_samples(reader, expected) == (0, 0)
+    _, alive = psutil.wait_procs(children, 20)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
 def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
-    settings = named(config, folder, "stopped")
+    (folder / "dirty").mkdir()
+    carbon = config.carbon.model_dump(mode="json")
+    # It pauses whenever its first steps are timed, and while it is stopped the grid turns clean.
+    carbon["feeds"][0]["path"] = str(grid(folder / "dirty", [500.0] * len(DAY)))
+    carbon["control"]["deadline_in_s"] = FAR_S
+    settings = named(config, folder, "stopped", carbon=carbon)
     process = started(settings, folder)
 
     def is_paused():
@@ -131,6 +180,7 @@ def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
     assert whys[-1] is Why.STOPPING
     _, alive = psutil.wait_procs(children, 90)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    grid(folder / "dirty", [15.0] * len(DAY))
     resumed = ecorl("run", "--resume", str(settings.run_dir))
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert_each_step_once(settings.run_dir, settings.trainer.steps)

@@ -212,3 +212,13 @@ def unchanged(step: int, width: int, reason: str) -> FaultEvent:
     """
     detail = f"{width} training processes cannot be begun with: {reason}"
     return FaultEvent(step, FaultKind.WIDTH_UNCHANGED, "training processes", detail)
+
+
+def lost_cluster(step: int, reason: str) -> FaultEvent:
+    """Describe that the cluster of the run's own was lost, and that training goes on.
+
+    Args:
+        step: after which it goes on.
+        reason: what happened, in words.
+    """
+    return FaultEvent(step, FaultKind.CLUSTER_LOST, "Ray cluster", reason)

@@ -46,6 +46,7 @@ class Crew:
         rank: of this process; rank 0 keeps the record.
         width: number of the processes.
         widths: numbers that may be chosen between.
+        lost: why processes before these could not train on; empty where none were.
 
     Attributes:
         ranks: exchange with the others; None before `meet`, and in a process alone.
@@ -59,8 +60,9 @@ class Crew:
         rank: int = 0,
         width: int = 1,
         widths: tuple[int, ...] = (1,),
+        lost: str = "",
     ) -> None:
-        self._channel, self.rank, self.width = channel, rank, width
+        self._channel, self.rank, self.width, self.lost = channel, rank, width, lost
         self.ranks: Ranks | None = None
         self.handover: WidthHandover | None = None
         self.left: Left | None = None

@@ -46,11 +46,13 @@ class Begin:
             go on with one when told to.
         run_dir: folder of the run.
         config: the resolved config as TOML.
+        lost: why processes before it could not train on, for the record; empty where none were.
     """
 
     how: How
     run_dir: str
     config: str
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ as before, from the checkpoint that was left.
 What it loads it shares with the training: processor time, and on GPUs the memory, which has to hold
 the models of both meanwhile. Where the training itself runs out of memory beside it, the group is
 given up, its number of processes is not tried again, and the training starts again from its newest
-checkpoint: the steps since are made twice.
+checkpoint: the steps since are made twice. It does so too where the Ray cluster of the run's own is
+lost, whose loss would end rank 0: another cluster is started for it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ecorl.engines.lanes import messages as lanes
-from ecorl.errors import EcorlError, TrainingError
+from ecorl.errors import ConfigError, EcorlError, TrainingError
+from ecorl.ledger import LEDGER_FILE
+from ecorl.runtime.ray.local_cluster import LocalCluster
 from roll_adapters.trl.launch.group import ProcessFault, TrainingGroup, start_group
 from roll_adapters.trl.launch.messages import (
     Begin,
@@ -47,6 +51,10 @@ logger = logging.getLogger(__name__)
 
 WORKER = "roll_adapters.trl.launch.worker"
 """Module that each training process runs."""
+
+MOST_CLUSTERS = 5
+"""Clusters that are started in place of a lost one, at most. Invented: one that is lost more often
+would have the same steps made again and again."""
 
 _LOOK_S = 0.2
 """Time between two looks at the processes, s; what they tell is heard at once. Invented."""
@@ -93,7 +101,8 @@ class Supervisor:
         begin: what the first group is to do: start or resume.
         module: that each process runs; None: `WORKER`.
         patience: how long it waits for what.
-        variables: of the processes' environment, beside those of this process.
+        cluster: that the processes join by variables of their environment; it is up, and ended by
+            the caller. None where they need none.
     """
 
     def __init__(
@@ -101,10 +110,10 @@ class Supervisor:
         begin: Begin,
         module: str | None = None,
         patience: SupervisorPatience | None = None,
-        variables: Mapping[str, str] | None = None,
+        cluster: LocalCluster | None = None,
     ) -> None:
         self._begin, self._module = begin, module or WORKER
-        self._variables = dict(variables or {})
+        self._cluster, self._n_lost = cluster, 0
         self._patience = patience or SupervisorPatience()
         self._training: TrainingGroup | None = None
         self._standby: TrainingGroup | None = None
@@ -152,9 +161,11 @@ class Supervisor:
         groups = [g for g in (training, self._standby) if g is not None]
         wait_for([c for g in groups for c in g.channels], _LOOK_S)
         # Looked at first: what a process told before it ended is still heard.
-        is_lost = training.has_fault()
+        is_lost, lacks_cluster = training.has_fault(), self._lacks_cluster()
         ending = self._hear(training)
-        if ending is None and is_lost and self._training is training:
+        if ending is None and lacks_cluster:
+            self._on_another_cluster()
+        elif ending is None and is_lost and self._training is training:
             ending = self._lost(training)
         if ending is not None:
             return ending
@@ -244,6 +255,9 @@ class Supervisor:
         ending = self._hear(training)
         if ending is not None or self._training is not training:
             return ending
+        if self._lacks_cluster():  # which may well be the cause
+            self._on_another_cluster()
+            return None
         training.kill()
         if self._signal is not None and training.go is not None:
             return Ended("stopped")  # it made no step: all is in the checkpoint that was left
@@ -278,6 +292,49 @@ class Supervisor:
         begin = Begin("resume", self._begin.run_dir, self._begin.config)
         self._training = self._started(training.width, begin)
         self._tell_training(Dropped(standby.width, reason))
+
+    # ------------------------------------------------------------ the cluster of the run's own
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        """Of the processes' environment, beside those of this process."""
+        return {} if self._cluster is None else self._cluster.variables
+
+    def _lacks_cluster(self) -> bool:
+        """Whether the cluster is lost, and the training is to go on: it was not asked to stop."""
+        return self._cluster is not None and self._signal is None and self._cluster.is_lost()
+
+    def _on_another_cluster(self) -> None:
+        """Start the training again on another cluster, from its newest checkpoint.
+
+        All processes end first: one that holds the run's record would keep it from the others.
+
+        Raises:
+            TrainingError: no other cluster starts, or too many were lost.
+        """
+        cluster, training = self._cluster, self._training
+        if cluster is None or training is None:
+            return
+        # A signal that comes while the cluster starts finds no process to tell, and ends the run.
+        standby, self._training, self._standby, self._wish = self._standby, None, None, None
+        gone, self._gone, self._way_back = [group for group, _ in self._gone], [], None
+        for group in (training, standby, *gone):
+            if group is not None:
+                group.kill()
+        self._n_lost += 1
+        if self._n_lost > MOST_CLUSTERS:
+            raise TrainingError(f"the run's own Ray cluster was lost {self._n_lost} times")
+        what = "the run's own Ray cluster was lost"
+        logger.warning("%s; training goes on from its newest checkpoint on another one", what)
+        try:
+            cluster.renew()
+        except ConfigError as error:
+            raise TrainingError(f"{what}, and no other one starts ({error.allowed})") from error
+        begun = (Path(self._begin.run_dir) / LEDGER_FILE).is_file()
+        how = "resume" if begun else self._begin.how
+        words = what if self._n_lost == 1 else f"{what} ({self._n_lost} times so far)"
+        begin = Begin(how, self._begin.run_dir, self._begin.config, words)
+        self._training = self._started(training.width, begin)
 
     # ------------------------------------------------------------ the group that stands by
 

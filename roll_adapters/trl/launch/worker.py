@@ -60,7 +60,7 @@ def _work(begin: Begin, channel: Channel) -> int:
 
     rank, width = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     config = parse_config(begin.config, f"the config of {begin.run_dir}")
-    crew = Crew(channel, rank, width, config.trainer.widths)
+    crew = Crew(channel, rank, width, config.trainer.widths, begin.lost)
     console = Console(quiet=True) if rank else make_console(file=LastingOutput(sys.stdout))
     works = {"start": attempt.start, "resume": attempt.resume, "by": attempt.stand_by}
     outcome = works[begin.how](config, Path(begin.run_dir), console, crew)

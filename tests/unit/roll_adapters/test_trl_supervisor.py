@@ -19,7 +19,7 @@ from rich.console import Console
 import roll_adapters.trl
 from ecorl.child_process import start_module
 from ecorl.cli.exits import STOPPED
-from ecorl.config import validate_config
+from ecorl.config import RayRuntimeConfig, validate_config
 from ecorl.errors import CheckpointError, ConfigError, TrainingError
 from ecorl.runtime.runs.record import create_run
 from roll_adapters.trl import run as trl_run
@@ -27,7 +27,7 @@ from roll_adapters.trl.launch import group, supervisor, worker
 from roll_adapters.trl.launch.crew import NEXT_WIDTH, AttemptOutcome
 from roll_adapters.trl.launch.messages import Begin, Channel, Ended
 from roll_adapters.trl.launch.supervisor import WORKER, Supervisor, SupervisorPatience
-from tests.fakes.training_process import FAULTS, MODULE, N_STEPS, PLAN, TRIES
+from tests.fakes.training_process import CLUSTER, FAULTS, LOST, MODULE, N_STEPS, PLAN, TRIES
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = SupervisorPatience(ready_s=10.0, retry_s=60.0, end_s=2.0, tell_s=0.2)
@@ -37,13 +37,14 @@ PATIENCE = SupervisorPatience(ready_s=10.0, retry_s=60.0, end_s=2.0, tell_s=0.2)
 def supervise(tmp_path, monkeypatch):
     """Run the stand-ins by a plan of widths and with faults; what the supervisor returns."""
 
-    def run(plan=None, *faults, width=1, patience=PATIENCE, tries=1):
+    def run(plan=None, *faults, width=1, patience=PATIENCE, tries=1, cluster=None):
         monkeypatch.setenv(PLAN, json.dumps(plan or {}))
         monkeypatch.setenv(FAULTS, json.dumps(faults))
         monkeypatch.setenv(TRIES, str(tries))
         before = set(psutil.Process().children(recursive=True))
         try:
-            return Supervisor(Begin("start", str(tmp_path), ""), MODULE, patience).run(width)
+            begin = Begin("start", str(tmp_path), "")
+            return Supervisor(begin, MODULE, patience, cluster).run(width)
         finally:
             assert set(psutil.Process().children(recursive=True)) <= before, "a process is left"
 
@@ -270,6 +271,85 @@ def test_processes_that_the_kernel_cannot_end_hold_up_nobody(monkeypatch):
         assert sup._gone == []
 
 
+# ---------------------------------------------------------------- the cluster of the run's own
+
+
+class StandInCluster:
+    """A cluster that is lost while a file is there, and how often it was started anew."""
+
+    def __init__(self, folder, on_renew=lambda: None):
+        self.file, self.n_renewed, self.on_renew = folder / LOST, 0, on_renew
+
+    @property
+    def variables(self):
+        return {CLUSTER: f"cluster {self.n_renewed}"}
+
+    def is_lost(self):
+        return self.file.exists()
+
+    def renew(self):
+        self.on_renew()
+        self.file.unlink()
+        self.n_renewed += 1
+
+
+def clusters_of(folder):
+    return [s["cluster"] for s in steps_of(folder)]
+
+
+@pytest.mark.parametrize("how", ["cluster", "cluster and this"])
+def test_a_run_whose_cluster_is_lost_goes_on_by_itself_on_another_one(supervise, tmp_path, how):
+    cluster = StandInCluster(tmp_path, (tmp_path / "ledger.sqlite").touch)
+    assert supervise({}, fault(2, 0, "later", how), width=2, cluster=cluster)
+    assert widths_of(tmp_path) == [2] * N_STEPS
+    assert clusters_of(tmp_path) == ["cluster 0"] * 2 + ["cluster 1"] * (N_STEPS - 2)
+    told = [(s["how"], s["lost"]) for s in steps_of(tmp_path)]
+    assert set(told[:2]) == {("start", "")}
+    assert set(told[2:]) == {("resume", "the run's own Ray cluster was lost")}
+
+
+def test_a_run_whose_cluster_is_lost_before_its_record_was_begun_starts_afresh(supervise, tmp_path):
+    cluster = StandInCluster(tmp_path)
+    assert supervise({}, fault(1, 0, "loading", "cluster"), cluster=cluster)
+    assert {s["how"] for s in steps_of(tmp_path)} == {"start"}
+    assert set(clusters_of(tmp_path)) == {"cluster 1"}
+
+
+@pytest.mark.parametrize(("width", "when"), [(2, "ready"), (2, "go"), (1, "leaving")])
+def test_a_cluster_may_be_lost_while_the_number_of_processes_changes(
+    supervise, tmp_path, width, when
+):
+    cluster = StandInCluster(tmp_path)
+    assert supervise({3: 2}, fault(width, 0, when, "cluster"), cluster=cluster)
+    assert widths_of(tmp_path)[-1] == 2
+    assert len(widths_of(tmp_path)) == N_STEPS
+    assert clusters_of(tmp_path)[-1] == "cluster 1"
+
+
+def test_clusters_that_are_lost_again_and_again_end_the_run(supervise, tmp_path):
+    cluster = StandInCluster(tmp_path)
+    again = fault(1, 0, "loading", "cluster", always=True)
+    with pytest.raises(TrainingError, match=r"^the run's own Ray cluster was lost 6 times$"):
+        supervise({}, again, cluster=cluster)
+    assert cluster.n_renewed == supervisor.MOST_CLUSTERS == 5
+
+
+def test_where_no_other_cluster_starts_the_run_ends_in_one_line(supervise, tmp_path):
+    def refuse():
+        raise ConfigError("runtime.address", "local", "a cluster that starts (no space left)")
+
+    cluster = StandInCluster(tmp_path, refuse)
+    with pytest.raises(TrainingError, match=r"lost, and no other one starts \(.*no space left"):
+        supervise({}, fault(1, 0, "later", "cluster"), cluster=cluster)
+
+
+def test_a_signal_while_another_cluster_starts_ends_the_run(supervise, tmp_path):
+    cluster = StandInCluster(tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        supervise({}, fault(1, 0, "later", "cluster"), cluster=cluster)
+    assert len(widths_of(tmp_path)) == 2
+
+
 # ---------------------------------------------------------------- signals
 
 
@@ -464,3 +544,25 @@ def test_all_processes_of_a_group_are_given_the_variables_of_the_run(tmp_path, m
         assert {env["WORLD_SIZE"] for env in found} == {"2"}
     finally:
         started.kill()
+
+
+def test_a_cluster_that_does_not_start_leaves_the_hint_how_to_go_on(begun, tmp_path, monkeypatch):
+    config, ledger = begun
+    ledger.close()
+
+    class Refused:
+        def __init__(self, n_workers):
+            assert n_workers == 0
+
+        def __enter__(self):
+            raise ConfigError("runtime.address", "local", "a cluster that starts (no space left)")
+
+        def __exit__(self, *error):
+            pass
+
+    monkeypatch.setattr(trl_run, "local_cluster", Refused)
+    told = config.model_copy(update={"runtime": RayRuntimeConfig(type="ray", address="local")})
+    with pytest.raises(ConfigError) as caught:
+        trl_run._supervised("resume", told, tmp_path, 1)
+    line = str(caught.value)
+    assert line.endswith(f"(no space left); go on with: ecorl run --resume {tmp_path}")
