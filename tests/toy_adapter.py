@@ -1,7 +1,8 @@
 """An adapter that trains nothing: its runs are records of a few quick steps of known power.
 
-What a test asks of it stands in environment variables: TOY_DIE and TOY_REFUSE name a placement
-whose runs are killed or refused, TOY_STEP_S is the time of a step.
+What a test asks of it stands in environment variables: TOY_DIE, TOY_STOP and TOY_REFUSE name a
+placement whose runs are killed, stop by themselves or are refused, TOY_STEP_S is the time of a
+step.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import time
 
 from ecorl.errors import DataError
-from ecorl.ledger import DeviceRecord
+from ecorl.ledger import LEDGER_FILE, DeviceRecord
 from ecorl.records import (
     Action,
     EnergyMethod,
@@ -47,6 +48,8 @@ def preload():
 
 def check(config, run_dir, console):
     _refuse(config)
+    if (run_dir / LEDGER_FILE).exists():
+        raise DataError(f"{run_dir} holds a run already")
 
 
 def benchmark_task(config, folder, console):
@@ -107,6 +110,9 @@ def _train(config, ledger, stages=(Stage.GENERATION, Stage.ACTOR_TRAIN)):
             read()
             if os.environ.get("TOY_DIE") == config.placement.policy.type and step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if os.environ.get("TOY_STOP") == config.placement.policy.type and step == 2:
+                ledger.event(EventKind.STOP, "the budget is used up")
+                return False
         ledger.event(EventKind.TRAINING_END, "")
         read()
         ledger.evaluation("reward", "after", [float(config.seed)])

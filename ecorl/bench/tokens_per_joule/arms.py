@@ -85,6 +85,8 @@ def arms_of(
     Raises:
         ConfigError: for a placement that there is not.
     """
+    if not placements:
+        raise ConfigError("--placements", "", f"any of {', '.join(PLACEMENTS)}")
     for name in placements:
         if name not in PLACEMENTS:
             raise ConfigError("--placements", name, f"any of {', '.join(PLACEMENTS)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.reading.results import read_folder
 from ecorl.bench.tokens_per_joule.result import BenchResult, result_json
@@ -14,6 +16,7 @@ from ecorl.bench.tokens_per_joule.running.folder import (
 from ecorl.bench.tokens_per_joule.running.session import Say, run_session
 from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
 from ecorl.bench.tokens_per_joule.telling.page import render_page
+from ecorl.errors import EcorlError
 
 
 def run_plan(
@@ -29,12 +32,17 @@ def run_plan(
 
     Raises:
         UserError: for a config, a file or a folder that cannot be used.
-        KeyboardInterrupt: when Ctrl-C came; what has finished is written all the same.
+        KeyboardInterrupt: when Ctrl-C came.
+
+    After an error and after Ctrl-C too, the results of what has finished are written.
     """
     try:
         run_session(plan, folder, say, box_s)
-    except KeyboardInterrupt:
-        write_results(folder, read_folder(folder))
+    except (KeyboardInterrupt, EcorlError):
+        # A full disk, or a folder that was not begun, is told of by the first error.
+        with contextlib.suppress(EcorlError):
+            if folder.holds_runs:
+                write_results(folder, read_folder(folder))
         raise
     result = read_folder(folder)
     write_results(folder, result)

@@ -6,6 +6,7 @@ from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.stats import spread_of
 from ecorl.bench.tokens_per_joule.arms import PLACEMENTS
 from ecorl.bench.tokens_per_joule.reading.model import RunFigures
+from ecorl.bench.tokens_per_joule.reading.quality import first_reached
 from ecorl.bench.tokens_per_joule.result import BenchResult
 from ecorl.bench.tokens_per_joule.running.known_truth import LIMIT
 from ecorl.bench.tokens_per_joule.summary import energy_provenance, is_bound, over_seeds
@@ -56,11 +57,12 @@ def _rate(result: BenchResult, placement: str) -> Figure:
         return missing(id, unit, _why(result, placement))
     spread = spread_of(found.values)
     note = f"output tokens of the actor over all energy, idle draw included; median of {found.n} "
-    note += "seeds"
+    note += f"of {found.n_runs} runs, each of another seed"
     if has_card:
         alone = over_seeds(result, placement, _alone)
         spread |= {"this_machine_alone": None if alone is None else alone.median}
-        note += "; with the simulated card in its modelled time"
+        note += "; with the simulated card in its modelled time, and what runs beside its "
+        note += "simulation as slow as it was"
     if is_bound(runs):
         note += "; at most, since joules are missing"
     return Figure(id, found.median, unit, origin, spread, None, note)
@@ -92,7 +94,9 @@ def _joules_to_reward(result: BenchResult) -> Figure:
     found = over_seeds(result, base, at_target(target, lambda point: point.energy_j))
     origin = energy_provenance(result.of(base))
     if found is None or origin is None:
-        return missing(id, "J", f"{base} did not reach it")
+        reached = any(first_reached(run, target) is not None for run in result.of(base))
+        why = "no energy is known" if reached else f"{base} did not reach it"
+        return missing(id, "J", why)
     time = over_seeds(result, base, at_target(target, lambda point: point.time_s))
     told = {"held_out_reward": target.value, "s_measured": None if time is None else time.median}
     with_card = {
@@ -103,7 +107,11 @@ def _joules_to_reward(result: BenchResult) -> Figure:
     }
     note = (
         f"{base}, to a held-out reward of {target.value:.3g} ({target.why}), evaluations left out"
+        f"; median of {found.n} of {found.n_runs} runs"
     )
+    points = (first_reached(run, target) for run in result.of(base))
+    if any(point is not None and point.at_least for point in points):
+        note += "; at least, since joules are missing"
     spread = {**spread_of(found.values), **told, **with_card}
     return Figure(id, found.median, "J", origin, spread, None, note)
 

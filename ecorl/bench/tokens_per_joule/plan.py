@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import ecorl
 from ecorl.bench.machine import Machine, commit, describe_machine
-from ecorl.config import Config, FilesTask, config_toml, load_config
+from ecorl.config import Config, FilesTask, TrainerConfig, config_toml, load_config
+from ecorl.config.carbon_control import ControlConfig
 from ecorl.drivers.nvml import NvmlDriver
 from ecorl.errors import ConfigError, DriverError
 
@@ -65,6 +67,13 @@ class BenchPlan:
             raise ConfigError("--warm-up", self.warm_up, allowed)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError("--seeds", list(self.seeds), "at least one seed, each once")
+        most = 2**32 - 1
+        if not all(0 <= seed <= most for seed in self.seeds):
+            raise ConfigError("--seeds", list(self.seeds), f"whole numbers from 0 to {most:,}")
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise ConfigError("--reward", self.reward, "a finite number")
+        if self.correct is not None and not 0 <= self.correct <= 1:
+            raise ConfigError("--correct", self.correct, "a share from 0 to 1")
         if not self.placements or len(set(self.placements)) < len(self.placements):
             allowed = "at least one placement, each once"
             raise ConfigError("--placements", list(self.placements), allowed)
@@ -72,8 +81,24 @@ class BenchPlan:
     def digest(self) -> str:
         """Short hash of all that the figures of one run depend on, but for its arm and seed."""
         data = self.base.model_dump(mode="json", exclude=set(_NOT_COMPARED))
-        told = {"config": data, "warm_up": self.warm_up, "texts": _texts_digest(self.base)}
+        told = {"config": data, "warm_up": self.warm_up, "files": _files_digest(self.base)}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+    def with_more(self, other: BenchPlan) -> BenchPlan:
+        """Add the arms and seeds of another plan of the same config, behind those of this one.
+
+        Args:
+            other: what is asked for now; its targets count where it has some.
+        """
+        return replace(
+            self,
+            placements=tuple(dict.fromkeys((*self.placements, *other.placements))),
+            extras=tuple(dict.fromkeys((*self.extras, *other.extras))),
+            seeds=tuple(dict.fromkeys((*self.seeds, *other.seeds))),
+            supervised=self.supervised or other.supervised,
+            reward=self.reward if other.reward is None else other.reward,
+            correct=self.correct if other.correct is None else other.correct,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -129,6 +154,9 @@ def default_config(steps: int, warm_up: int | None = None, overrides: Sequence[s
 def users_config(source: str, overrides: Sequence[str], steps: int | None) -> Config:
     """A user's config, evaluated along training where it says nothing of that.
 
+    Runs neither wait for the grid nor change their number of processes, and no budget stops them:
+    all arms are to do the same work, whenever they come.
+
     Args:
         source: path of a TOML file, or name of a preset.
         overrides: ``key=value`` settings.
@@ -139,11 +167,33 @@ def users_config(source: str, overrides: Sequence[str], steps: int | None) -> Co
     """
     own = [] if steps is None else [f"trainer.steps={steps}"]
     config = load_config(source, [*overrides, *own])
-    if "evaluate_every" in config.trainer.model_fields_set:
-        return config
-    every = _evaluate_every(config.trainer.steps)
-    trainer = config.trainer.model_copy(update={"evaluate_every": every})
-    return config.model_copy(update={"trainer": trainer})
+    if "evaluate_every" not in config.trainer.model_fields_set:
+        every = _evaluate_every(config.trainer.steps)
+        trainer = config.trainer.model_copy(update={"evaluate_every": every})
+        config = config.model_copy(update={"trainer": trainer})
+    # Absolute paths, so that the benchmark goes on from any folder.
+    return _by_no_grid(config).anchored()
+
+
+def _by_no_grid(config: Config) -> Config:
+    """Leave out what acts by the hour at which a run happens to be made: pauses, widths, budget.
+
+    What the grid's intensity is stays, for the grams.
+    """
+    carbon = config.carbon.model_copy(
+        update={
+            "threshold_g_per_kwh": None,
+            "threshold_percentile": None,
+            "control": ControlConfig(),
+        }
+    )
+    return config.model_copy(
+        update={
+            "carbon": carbon,
+            "trainer": config.trainer.model_copy(update={"widths": TrainerConfig().widths}),
+            "accounting": config.accounting.model_copy(update={"over_budget": "warn"}),
+        }
+    )
 
 
 def _evaluate_every(steps: int) -> int:
@@ -151,15 +201,41 @@ def _evaluate_every(steps: int) -> int:
     return max(1, steps // 4)
 
 
-def _texts_digest(base: Config) -> str:
-    """Hash of the prompts of a task that is given as files; empty for one that is made."""
+_PROBE_BYTES = 2**20
+"""How much is read of the begin and of the end of a model's file: all of it would take minutes."""
+
+
+def _files_digest(base: Config) -> str:
+    """Hash of the prompts and models of a task that is given as files; empty for one that is made.
+
+    Of a file its size, its begin and its end count.
+    """
     if not isinstance(base.task, FilesTask):
         return ""
     found = hashlib.sha256()
-    for path in (base.task.prompts, base.task.eval_prompts):
-        if path is not None and path.expanduser().is_file():
-            found.update(path.expanduser().read_bytes())
+    for name, value in sorted(base.task):
+        for path in _files_of(value):
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                parts = [file.read(_PROBE_BYTES)]
+                file.seek(max(0, size - _PROBE_BYTES))
+                parts.append(file.read(_PROBE_BYTES))
+            found.update(f"{name} {path.name} {size}".encode())
+            for part in parts:
+                found.update(hashlib.sha256(part).digest())
     return found.hexdigest()
+
+
+def _files_of(value: Any) -> list[Path]:
+    """The files that a key of a task names: a file, or those of a model's folder."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    paths = [one.expanduser() for one in values if isinstance(one, Path)]
+    return [
+        file
+        for path in paths
+        for file in (sorted(path.iterdir()) if path.is_dir() else [path])
+        if file.is_file()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +244,13 @@ class Stand:
 
     Attributes:
         machine: its processor, memory and GPU.
-        unit: short hash that tells two machines, or two GPUs, of one kind apart; None where the
-            system names none.
+        unit: short hash that tells two machines, or the GPUs that are used, of one kind apart; None
+            where the system names none.
         driver: NVIDIA's driver, else the kernel of the system.
         versions: of ecorl and the framework's packages.
         commit: of the sources; None without git.
         digest: of the config, see `BenchPlan.digest`.
+        computes_on: ``cuda`` or ``cpu``: where the framework computes; empty until it has told.
     """
 
     machine: Machine
@@ -182,6 +259,17 @@ class Stand:
     versions: Mapping[str, str]
     commit: str | None
     digest: str
+    computes_on: str = ""
+
+    def computing_on(self, device: str, gpu_uuids: Sequence[str]) -> Stand:
+        """The stand, once the framework has told where it computes.
+
+        Args:
+            device: ``cuda`` or ``cpu``.
+            gpu_uuids: of the GPUs that it sees; none on a processor.
+        """
+        unit = _short("".join(sorted(gpu_uuids))) if gpu_uuids else self.unit
+        return replace(self, computes_on=device, unit=unit)
 
     def differences(self, other: Stand) -> list[str]:
         """Say why results of both cannot be put together; nothing where they can.
@@ -190,17 +278,29 @@ class Stand:
             other: where other results come from.
         """
         found = []
-        if (self.machine, self.unit) != (other.machine, other.unit):
+        # A stand that does not know yet where it computes does not know which GPUs are in use.
+        is_alike = bool(self.computes_on) is bool(other.computes_on)
+        own, theirs = (
+            (s.machine, *((s.unit, s.computes_on) if is_alike else ())) for s in (self, other)
+        )
+        if own != theirs:
             found.append(f"another device ({_device(self)}, and not {_device(other)})")
         if self.driver != other.driver:
             found.append(f"another driver ({self.driver}, and not {other.driver})")
+        for name in sorted({*self.versions} & {*other.versions}):
+            own_version, their_version = self.versions[name], other.versions[name]
+            if own_version != their_version:
+                found.append(f"another version of {name} ({own_version}, and not {their_version})")
         if self.digest != other.digest:
             found.append(f"another config ({self.digest}, and not {other.digest})")
         return found
 
 
 def _device(stand: Stand) -> str:
-    name = stand.machine.gpu or f"{stand.machine.cpu}, {stand.machine.n_cores} cores"
+    """Name the device of a stand and, in brackets, which one of its kind it is."""
+    name = f"{stand.machine.cpu}, {stand.machine.n_cores} cores"
+    if stand.machine.gpu and stand.computes_on != "cpu":
+        name = stand.machine.gpu
     return f"{name} [{stand.unit}]" if stand.unit else name
 
 

@@ -108,10 +108,6 @@ _TARGETS: TypeAdapter[tuple[QualityTarget, ...]] = TypeAdapter(tuple[QualityTarg
 
 def result_json(result: BenchResult) -> str:
     """Write a result as JSON text; missing figures are null."""
-    runs = [
-        {**data, "derived": _derived(run)}
-        for run, data in zip(result.runs, _RUNS.dump_python(result.runs, mode="json"), strict=True)
-    ]
     data = {
         "benchmark": KIND,
         "format": FORMAT,
@@ -122,8 +118,8 @@ def result_json(result: BenchResult) -> str:
         "targets": _TARGETS.dump_python(result.targets, mode="json"),
         "idle": [asdict(reading) for reading in result.idle],
         "known_truth": None if result.known_truth is None else asdict(result.known_truth),
-        "runs": runs,
-        "supervised": _RUNS.dump_python(result.supervised, mode="json"),
+        "runs": _run_data(result.runs),
+        "supervised": _run_data(result.supervised),
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
@@ -133,6 +129,16 @@ _DERIVED = (
     "samples_per_s", "samples_per_s_with_card", "bubble", "bubble_with_card", "idle_share",
     "carbon_g_with_card",
 )  # fmt: skip
+
+
+def _run_data(runs: tuple[RunFigures, ...]) -> list[dict[str, Any]]:
+    """Plain data of runs, with what follows from their figures."""
+    plain = _RUNS.dump_python(runs, mode="json")
+    return [{**data, "derived": _derived(run)} for run, data in zip(runs, plain, strict=True)]
+
+
+def _without_derived(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in run.items() if key != "derived"} for run in runs]
 
 
 def _derived(run: RunFigures) -> dict[str, float | None]:
@@ -160,15 +166,14 @@ def read_result(path: Path) -> BenchResult:
     if data.get("format") != FORMAT:
         raise DataError(f"{path}: has format {data.get('format')}, this program reads {FORMAT}")
     try:
-        runs = [{k: v for k, v in run.items() if k != "derived"} for run in data["runs"]]
         told = data["known_truth"]
         return BenchResult(
             stand=stand_from(data["stand"]),
             commits=tuple(data["commits"]),
             plan=data["plan"],
             arms=_ARMS.validate_python(data["arms"]),
-            runs=_RUNS.validate_python(runs),
-            supervised=_RUNS.validate_python(data["supervised"]),
+            runs=_RUNS.validate_python(_without_derived(data["runs"])),
+            supervised=_RUNS.validate_python(_without_derived(data["supervised"])),
             idle=tuple(idle_from(one) for one in data["idle"]),
             known_truth=None if told is None else KnownTruth(**told),
             targets=_TARGETS.validate_python(data["targets"]),
@@ -190,32 +195,52 @@ def joined(results: Sequence[BenchResult], names: Sequence[str]) -> BenchResult:
     Raises:
         DataError: when two are of another device, driver or config, or hold the same run.
     """
-    first, kept, owner = results[0], list(results[0].runs), {}
-    supervised, arms = list(first.supervised), {arm.name: arm for arm in first.arms}
-    for run in (*first.runs, *first.supervised):
-        owner[run.arm, run.seed] = names[0]
+    first = results[0]
     for other, name in zip(results[1:], names[1:], strict=True):
         found = first.stand.differences(other.stand)
         if found:
             told = " and of ".join(found)
             raise DataError(f"{name}: is of {told}, and cannot be joined with {names[0]}")
-        for run in (*other.runs, *other.supervised):
-            before = owner.setdefault((run.arm, run.seed), name)
-            if before != name:
-                raise DataError(f"{name}: holds {run.arm} with seed {run.seed}, as {before} does")
-        kept += other.runs
-        supervised += other.supervised
-        arms |= {arm.name: arm for arm in other.arms if arm.name not in arms}
+        if other.stand.unit is None:
+            told = "which machine it is of is not known (no /etc/machine-id)"
+            raise DataError(f"{name}: {told}, and it cannot be joined with {names[0]}")
+    kept = _each_once([result.runs for result in results], names)
+    arms = {arm.name: arm for result in results for arm in result.arms if arm.why}
+    arms |= {arm.name: arm for result in reversed(results) for arm in result.arms if not arm.why}
     return replace(
         first,
         commits=tuple(dict.fromkeys(c for result in results for c in result.commits)),
-        arms=tuple(arms.values()),
-        runs=tuple(kept),
-        supervised=tuple(supervised),
+        arms=tuple(arms[name] for name in dict.fromkeys(a.name for r in results for a in r.arms)),
+        runs=kept,
+        supervised=_each_once([result.supervised for result in results], names),
         idle=tuple(reading for result in results for reading in result.idle),
         known_truth=_worse([result.known_truth for result in results]),
         targets=targets_of(kept, first.plan.get("reward"), first.plan.get("correct")),
     )
+
+
+def _each_once(
+    found: Sequence[tuple[RunFigures, ...]], names: Sequence[str]
+) -> tuple[RunFigures, ...]:
+    """The runs of several results; of a run without figures that of another result, if any.
+
+    Raises:
+        DataError: when two have figures of the same run.
+    """
+    kept: dict[tuple[str, int], RunFigures] = {}
+    owner: dict[tuple[str, int], str] = {}
+    for runs, name in zip(found, names, strict=True):
+        for run in runs:
+            key = run.arm, run.seed
+            if run.missing:
+                kept.setdefault(key, run)
+                continue
+            if key in owner:
+                raise DataError(
+                    f"{name}: holds {run.arm} with seed {run.seed}, as {owner[key]} does"
+                )
+            kept[key], owner[key] = run, name
+    return tuple(kept.values())
 
 
 def _worse(found: Sequence[KnownTruth | None]) -> KnownTruth | None:

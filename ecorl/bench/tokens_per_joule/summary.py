@@ -1,4 +1,4 @@
-"""The arms over all seeds: medians with bootstrap intervals, and each arm against the baseline.
+"""The arms over all seeds: medians with their spread, and each arm against the baseline.
 
 Comparisons are in pairs: an arm's run over the baseline's run with the same seed.
 """
@@ -13,6 +13,11 @@ from ecorl.bench.tokens_per_joule.reading.model import RunFigures
 from ecorl.bench.tokens_per_joule.result import BenchResult
 from ecorl.records import Provenance, weakest
 
+LEAST_RUNS = 6
+"""Runs from which on a bootstrap of the median covers about what it says: resampled medians of
+three runs lie between the lowest and the highest, which holds the true median three times in
+four."""
+
 Getter = Callable[[RunFigures], float | None]
 
 
@@ -22,7 +27,8 @@ class OverSeeds:
 
     Attributes:
         median: of the runs that have the figure.
-        interval: 95 % bootstrap interval of the median; None below three runs.
+        interval: lowest and highest of the runs where they are fewer than `LEAST_RUNS`, else the
+            95 % bootstrap interval of their median; None of one run.
         n: runs that have the figure, of ``n_runs`` that were to be made.
         values: one a run, in the order of seeds.
     """
@@ -37,6 +43,11 @@ class OverSeeds:
     def is_complete(self) -> bool:
         """Whether every run has the figure."""
         return self.n == self.n_runs
+
+    @property
+    def spread_name(self) -> str:
+        """What the interval is."""
+        return f"range of {self.n} runs" if self.n < LEAST_RUNS else "95 % interval"
 
 
 def over_seeds(result: BenchResult, arm: str, getter: Getter) -> OverSeeds | None:
@@ -66,9 +77,12 @@ def _summed(runs: Sequence[RunFigures], getter: Getter) -> OverSeeds | None:
     values = [value for value in found if value is not None]
     if not values:
         return None
-    return OverSeeds(
-        median(values), bootstrap_interval(values), len(values), len(runs), tuple(values)
-    )
+    interval = None
+    if len(values) >= LEAST_RUNS:
+        interval = bootstrap_interval(values)
+    elif len(values) > 1:
+        interval = min(values), max(values)
+    return OverSeeds(median(values), interval, len(values), len(runs), tuple(values))
 
 
 def over_baseline(
@@ -118,3 +132,10 @@ def ratio_bound(result: BenchResult, arm: str) -> str | None:
 def is_bound(runs: Sequence[RunFigures]) -> bool:
     """Whether joules are missing from some of these runs, so that figures are bounds."""
     return any(run.machine is not None and run.machine.at_least for run in runs)
+
+
+def spread_words(result: BenchResult) -> str:
+    """Say what the low and the high end of a figure over the seeds are."""
+    if len(result.seeds) < LEAST_RUNS:
+        return "the lowest and the highest of the runs"
+    return "the 95 % bootstrap interval"

@@ -165,7 +165,9 @@ class _Asked:
         geared = self.gears
         if geared is None:
             geared = before is None or GEARS in before.extras
-        placements = self.placements or (before.placements if before else tuple(PLACEMENTS))
+        placements = self.placements
+        if placements is None:
+            placements = before.placements if before else tuple(PLACEMENTS)
         arms_of(base, placements, None, ())  # refuses a placement that there is not
         supervised = self.supervised
         if supervised is None:

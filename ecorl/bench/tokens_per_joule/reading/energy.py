@@ -92,13 +92,12 @@ def _card(evidence: Evidence, spent: Spending, machine: MachineEnergy | None) ->
     timeline = card_timeline(evidence)
     if timeline is None:
         return _unused_card(evidence, cards, machine)
-    work_j = math.fsum(
-        part.energy_j or 0.0
-        for part in spent.parts
-        if part.simulated and part.cause is not Cause.IDLE
-    )
+    drawn = [
+        part.energy_j for part in spent.parts if part.simulated and part.cause is not Cause.IDLE
+    ]
+    known = present(drawn)
     return CardEnergy(
-        work_j=work_j,
+        work_j=math.fsum(known) if len(known) == len(drawn) else None,
         idle_j=timeline.idle_j,
         time_s=timeline.modelled_run_time_s,
         waits_s=timeline.modelled_waits_s,
@@ -112,14 +111,15 @@ def _machine_without_simulation(
 ) -> float | None:
     """What the machine would have drawn: its waits last as long as the card's answers would have.
 
-    What it drew in its waits is shortened in proportion. Where it computed the simulation beside
-    work of its own, and the instrument reads all of the processor, that stays in the figure.
+    What it drew in its waits goes with their length, be it shorter or longer. Where it computed the
+    simulation beside work of its own, and the instrument reads all of the processor, that stays in
+    the figure.
     """
     if machine is None:
         return None
     waited_j = machine.by_cause.get(str(Cause.BARRIER_WAIT), 0.0)
     left = timeline.modelled_waits_s / timeline.waits_s if timeline.waits_s > 0 else 1.0
-    return machine.energy_j - waited_j * (1.0 - min(1.0, left))
+    return machine.energy_j - waited_j * (1.0 - left)
 
 
 def _unused_card(

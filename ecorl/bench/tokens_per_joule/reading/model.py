@@ -43,7 +43,7 @@ class CardEnergy:
     """What a simulated card would have drawn, had it answered in its modelled time; all modelled.
 
     Attributes:
-        work_j: on its calls, J.
+        work_j: on its calls, J; None where that of a call is missing.
         idle_j: while it ran nothing, J; None where its idle power is unknown.
         time_s: the time of the steps that count, with the modelled waits in place of the measured.
         waits_s: those waits, s; in the run they took ``measured_waits_s``, for this host computed
@@ -52,7 +52,7 @@ class CardEnergy:
             part of its waits that the card would have spared it.
     """
 
-    work_j: float
+    work_j: float | None
     idle_j: float | None
     time_s: float
     waits_s: float
@@ -62,7 +62,9 @@ class CardEnergy:
     @property
     def energy_j(self) -> float | None:
         """Work and idle draw, J."""
-        return None if self.idle_j is None else self.work_j + self.idle_j
+        if self.idle_j is None or self.work_j is None:
+            return None
+        return self.work_j + self.idle_j
 
     @property
     def both_j(self) -> float | None:

@@ -54,6 +54,12 @@ class BenchFolder:
         """Whether it holds a benchmark already."""
         return (self.path / "plan.json").is_file()
 
+    @property
+    def holds_runs(self) -> bool:
+        """Whether runs of a benchmark were begun in it."""
+        runs = self.path / "runs"
+        return self.is_begun and runs.is_dir() and any(runs.iterdir())
+
     # ------------------------------------------------------------ plan
 
     def begin(self, plan: BenchPlan, stand: Stand) -> None:
@@ -68,30 +74,59 @@ class BenchFolder:
                 else, or cannot be written.
         """
         if self.is_begun:
-            _, before = self.plan()
-            found = before.differences(stand)
-            if found:
-                raise RunError(
-                    f"{self.path} holds a benchmark of {' and of '.join(found)}: choose another "
-                    "folder with --out"
-                )
+            before, then = self.plan()
+            self._refuse_other(then, stand)
+            # Arms and seeds of earlier calls stay in the results.
+            plan, stand = before.with_more(plan), then
             self._notes = self._read_notes()
-        elif self.path.exists() and any(self.path.iterdir()):
-            raise RunError(f"{self.path} holds something else: choose another folder with --out")
-        if not self.is_begun:
-            self._existed = self.path.exists()
         for name in ("runs", "logs"):
             self._make(self.path / name)
+        self._write_plan(plan, stand)
+
+    def place(self, device: str, gpu_uuids: Sequence[str]) -> None:
+        """Note where the framework computes.
+
+        Args:
+            device: ``cuda`` or ``cpu``.
+            gpu_uuids: of the GPUs that it sees; none on a processor.
+
+        Raises:
+            RunError: when earlier runs of the benchmark computed elsewhere.
+        """
+        plan, stand = self.plan()
+        here = stand.computing_on(device, gpu_uuids)
+        self._refuse_other(stand, here)
+        self._write_plan(plan, here)
+
+    def _refuse_other(self, before: Stand, now: Stand) -> None:
+        found = before.differences(now)
+        if found:
+            raise RunError(
+                f"{self.path} holds a benchmark of {' and of '.join(found)}: choose another "
+                "folder with --out"
+            )
+
+    def _write_plan(self, plan: BenchPlan, stand: Stand) -> None:
         data = {"benchmark": KIND, "plan": plan.as_dict(), "stand": stand_data(stand)}
         self.write("plan.json", json.dumps(data, indent=1) + "\n")
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other sessions away from the folder inside the block.
+        """Keep other sessions away from the folder inside the block; it is made where it is not.
 
         Raises:
-            RunError: when another one is at it.
+            RunError: when another one is at it, or it holds something else.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is no folder: choose another one with --out")
+        if not self.is_begun:
+            self._existed = self.path.exists()
+            if self._existed and any(one.name != _LOCK_FILE for one in self.path.iterdir()):
+                self._existed = None
+                raise RunError(
+                    f"{self.path} holds something else: choose another folder with --out"
+                )
+        self._make(self.path)
         lock = FileLock(self.path / _LOCK_FILE, timeout=0)
         try:
             lock.acquire()
@@ -106,7 +141,8 @@ class BenchFolder:
 
     def withdraw(self) -> None:
         """Leave nothing of a benchmark that was begun just now and made no run."""
-        if self._existed is None or any((self.path / "runs").iterdir()):
+        runs = self.path / "runs"
+        if self._existed is None or (runs.is_dir() and any(runs.iterdir())):
             return
         for name in ("runs", "logs", "task"):
             shutil.rmtree(self.path / name, ignore_errors=True)

@@ -68,18 +68,16 @@ def run_session(plan: BenchPlan, folder: BenchFolder, say: Say, box_s: float | N
         UserError: for a config, a file or a folder that cannot be used.
         KeyboardInterrupt: when Ctrl-C came.
     """
-    folder.begin(plan, stand_of(plan))
     log = folder.path / "logs" / "session.log"
     forked = not _has_gpu()
-    try:
-        with (
-            folder.held(),
-            JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker,
-        ):
-            _BenchSession(plan, folder, worker, say).go(box_s)
-    except EcorlError:
-        folder.withdraw()
-        raise
+    with folder.held():
+        try:
+            folder.begin(plan, stand_of(plan))
+            with JobWorker(plan.base.adapter, is_forked=forked, log=log) as worker:
+                _BenchSession(plan, folder, worker, say).go(box_s)
+        except EcorlError:
+            folder.withdraw()
+            raise
 
 
 def _has_gpu() -> bool:
@@ -101,32 +99,43 @@ class _BenchSession:
     def go(self, box_s: float | None) -> None:
         plan, begin_s = self._plan, time.monotonic()
         for arm in arms_of(plan.base, plan.placements, None, ()):
-            # Configs of all placements are checked before anything runs.
-            self._say(f"checking {arm.name}")
-            self._call("check", arm.config or plan.base, self._folder.run_dir(arm.name, 0))
+            # Configs of all arms are checked before anything runs.
+            self._check(arm)
         self._say("preparing the task")
         made_s = time.monotonic()
         task = FilesTask(**self._call("task", plan.base, self._folder.path / "task"))
         begin_s += time.monotonic() - made_s
         here = self._call("processors", plan.base, self._folder.path)
         gears = GearChoices(tuple(Gear(gear) for gear in here["gears"]), here["why"])
+        self._folder.place(here["device"], here["gpu_uuids"])
         self._folder.note("gears", {"gears": here["gears"], "why": here["why"]})
         base = with_task(plan.base, task)
         arms = arms_of(base, plan.placements, gears, plan.extras)
         if plan.supervised:
             arms.append(BenchArm(SUPERVISED, SUPERVISED, config=base))
+        for arm in arms:
+            if arm.config is not None and arm.extra:
+                self._check(arm)
         processors = Processors(here["device"], here["gpu_uuids"])
-        self._folder.note("processors", here["device"])
         turns = self._open(arms)
-        if not turns:
-            return
-        self._idle(base, processors, "before")
+        # A call that was cut off behind its last run has left the rest to the next one.
+        if turns or not self._has_idle("before"):
+            self._idle(base, processors, "before")
         left_s = None if box_s is None else box_s - (time.monotonic() - begin_s)
         self._rounds(turns, TimeBox(left_s))
-        self._idle(base, processors, "after")
+        if turns or not self._has_idle("after"):
+            self._idle(base, processors, "after")
         if not self._folder.is_done(ARM, 0):
             self._say("a run whose energy is known")
             self._known_truth(arms[0].config or base, here["device"])
+
+    def _check(self, arm: BenchArm) -> None:
+        self._say(f"checking {arm.name}")
+        # A folder that no run has: those of earlier calls hold runs already.
+        self._call("check", arm.config or self._plan.base, self._folder.path / "runs" / "check")
+
+    def _has_idle(self, when: str) -> bool:
+        return any(reading.when == when for reading in self._folder.idle)
 
     def _call(self, kind: JobKind, config: Config, folder: Path) -> Any:
         return self._worker.call(kind, config, folder)
@@ -162,7 +171,7 @@ class _BenchSession:
         self._folder.clear(name, seed)
         run_dir = self._folder.run_dir(name, seed)
         config = (turn.arm.config or self._plan.base).model_copy(
-            update={"seed": seed, "name": f"{name.replace('+', '_')}"}
+            update={"seed": seed, "name": name.replace("+", "_")}
         )
         kind: JobKind = "supervised" if name == SUPERVISED else "run"
         begin_s = time.monotonic()
@@ -172,6 +181,11 @@ class _BenchSession:
         if answer.error:
             self._folder.fail(name, seed, f"{answer.error}: {answer.text}")
             self._say(f"  failed: {answer.text}")
+            return
+        if not self._folder.is_done(name, seed):
+            why = "it was stopped before its last step: its log and its record say why"
+            self._folder.fail(name, seed, why)
+            self._say(f"  {why}")
             return
         self._say(f"  {time.monotonic() - begin_s:.1f} s")
 

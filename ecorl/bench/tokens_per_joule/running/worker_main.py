@@ -9,6 +9,7 @@ each job begins as a fresh process does.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -158,12 +159,15 @@ def _do_and_exit(job: WorkerJob, inlet: int, parent_pid: int) -> None:
     except EcorlError as error:
         answer = _failed(error)
     except BaseException as error:  # not contained: the benchmark is told, and this process ends
-        traceback.print_exc()
         answer = _failed(error)
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         raise
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        # On a full disk what was printed is lost, and the answer is not.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         os.write(inlet, encoded(answer))
         # Not `sys.exit`: handlers that the process it was forked from has set are not its own.

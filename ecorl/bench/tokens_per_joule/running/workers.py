@@ -96,9 +96,12 @@ class JobWorker:
         connection = self._connected(wait)
         text = config_toml(config.anchored())
         job = WorkerJob(kind, self._adapter, text, str(folder.absolute()), str(log or self._log))
-        connection.sendall(encoded(job))
         try:
+            connection.sendall(encoded(job))
             return self._answer(connection, wait)
+        except OSError as error:  # it died between two jobs; the next one gets a new process
+            self.close()
+            return JobAnswer(None, "JobDied", f"the process that starts the runs is gone ({error})")
         except KeyboardInterrupt:
             with contextlib.suppress(OSError):
                 connection.sendall(encoded(STOP))

@@ -22,7 +22,7 @@ def middle(found: OverSeeds | None, factor: float = FACTOR_ONE, bound: str = "")
 
 
 def ends(found: OverSeeds | None, factor: float = FACTOR_ONE) -> tuple[str, str]:
-    """The ends of the 95 % interval; ``-`` where there is none.
+    """The ends of the spread; ``-`` where there is none.
 
     Args:
         found: over the seeds.

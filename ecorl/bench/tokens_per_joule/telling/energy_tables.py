@@ -96,7 +96,7 @@ def emissions_section(result: BenchResult) -> Section:
         ]
         tables.append(table(heads, rows, 1, f"this machine alone ({origin})"))
     if origins:
-        rows = [_grams_row(result, arm, _gramsarms_with_card) for arm in arms_with_card(result)]
+        rows = [_grams_row(result, arm, _grams_with_card) for arm in arms_with_card(result)]
         weak = weakest(Provenance.MODELLED, *origins)
         if rows:
             tables.append(table(heads, rows, 1, f"with the simulated card ({weak})"))
@@ -122,7 +122,7 @@ def _grams_by(origin: Provenance) -> Getter:
     return grams
 
 
-def _gramsarms_with_card(run: RunFigures) -> float | None:
+def _grams_with_card(run: RunFigures) -> float | None:
     known = run.carbon_g_with_card
     return None if known is None or not run.n_tokens else known / run.n_tokens
 

@@ -137,7 +137,7 @@ def _name_rows(ax: Axes, panel: _Panel) -> None:
 
 
 def _told_of_hatches(result: BenchResult, panels: Sequence[_Panel], machine: Getter) -> str:
-    told = "bar: median; line: 95 % interval; dot: a run"
+    told = "bar: median; line: spread over the seeds; dot: a run"
     hatched = any(
         _is_hatched(result, arm, panel, machine) for panel in panels for arm in panel.arms
     )

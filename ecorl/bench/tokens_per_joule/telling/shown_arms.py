@@ -47,7 +47,8 @@ def has_card(result: BenchResult, arm: ArmEntry) -> bool:
 
 def is_simulating(result: BenchResult, arm: ArmEntry) -> bool:
     """Whether this host computed what the card would, in steps that count."""
-    return any(run.card is not None and run.card.work_j > 0 for run in result.of(arm.name))
+    cards = (run.card for run in result.of(arm.name))
+    return any(card is not None and card.work_j != 0 for card in cards)
 
 
 def n_seeds(result: BenchResult) -> str:

@@ -19,6 +19,7 @@ from ecorl.bench.tokens_per_joule.summary import (
     over_seeds,
     over_supervised,
     ratio_bound,
+    spread_words,
 )
 from ecorl.bench.tokens_per_joule.telling.cells import ends, middle, per_cent
 from ecorl.bench.tokens_per_joule.telling.energy_tables import (
@@ -88,7 +89,7 @@ def _tokens(result: BenchResult) -> Section:
         tables.append(table(_RATE_HEADS, card_rows, 1, caption))
     lead = (
         "Output tokens of the actor over all energy of the steps that count, idle draw included. "
-        f"Median over {n_seeds(result)}; low and high are the 95 % bootstrap interval; x base: "
+        f"Median over {n_seeds(result)}; low and high are {spread_words(result)}; x base: "
         f"over {base} with the same seed."
     )
     return Section("tokens", "Tokens per joule", lead, "tokens", tuple(tables))
@@ -103,7 +104,7 @@ def _rate_row(
 ) -> tuple[str, ...]:
     found = over_seeds(result, arm.name, rate)
     ratio, of_ratio = None, ratio_bound(result, arm.name)
-    if of_ratio is not None and (arm.name != result.baseline or rate is not of_baseline):
+    if of_ratio is not None and _is_comparable(result, arm, rate, of_baseline):
         ratio = over_baseline(result, arm.name, rate, of_baseline)
     bounded = is_bound(result.of(arm.name))
     return (
@@ -114,6 +115,15 @@ def _rate_row(
         *ends(ratio),
         middle(over_seeds(result, arm.name, per_sample), bound=">= " * bounded),
     )
+
+
+def _is_comparable(result: BenchResult, arm: ArmEntry, rate: Getter, of_baseline: Getter) -> bool:
+    """Whether a ratio to the baseline says something: with a card always, as it is modelled."""
+    if rate is not of_baseline:
+        return True
+    own, base = (energy_provenance(result.of(name)) for name in (arm.name, result.baseline))
+    # A measured figure over a modelled one would be neither.
+    return arm.name != result.baseline and own is base
 
 
 # ---------------------------------------------------------------- time

@@ -7,6 +7,7 @@ from ecorl.bench.tokens_per_joule.reading.quality import QualityTarget, first_re
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.running.known_truth import LIMIT
 from ecorl.bench.tokens_per_joule.summary import (
+    LEAST_RUNS,
     OverSeeds,
     energy_provenance,
     is_bound,
@@ -18,7 +19,6 @@ from ecorl.bench.tokens_per_joule.telling.quality_tables import NAMES, at_target
 from ecorl.bench.tokens_per_joule.telling.shown_arms import has_card, is_simulating
 from ecorl.report.render.numbers import figure, share
 
-_FEW_SEEDS = 5
 _MOST_GAPS = 6
 """Sentences about gaps of single runs that are shown; the JSON has all."""
 
@@ -33,7 +33,10 @@ def verdict(result: BenchResult) -> list[str]:
     runs = result.of(base)
     found = over_seeds(result, base, lambda run: run.tokens_per_j)
     if found is None:
-        return ["No run has an energy figure: there are no tokens per joule."]
+        known = [a.name for a in result.arms if over_seeds(result, a.name, _tokens_per_j)]
+        if not known:
+            return ["No run has an energy figure: there are no tokens per joule."]
+        return [f"{base} has no energy figure: nothing can be held against it. Others have one."]
     most = "at most " * is_bound(runs)
     told = [
         f"{base} gives {most}{figure(found.median)} output tokens for a joule of this machine "
@@ -59,7 +62,11 @@ def _interval(found: OverSeeds) -> str:
     if found.interval is None:
         return ""
     low, high = found.interval
-    return f", 95 % interval {figure(low)} to {figure(high)}"
+    return f", {found.spread_name} {figure(low)} to {figure(high)}"
+
+
+def _tokens_per_j(run: RunFigures) -> float | None:
+    return run.tokens_per_j
 
 
 def _machine_sentence(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
@@ -80,9 +87,10 @@ def _machine_sentence(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
         if ratio.interval is not None and not ratio.interval[0] <= 1.0 <= ratio.interval[1]:
             kind = "more" if ratio.median > 1.0 else "fewer"
         groups[kind].append(f"{arm.name} {figure(ratio.median)} times")
+    is_few = len(result.seeds) < LEAST_RUNS
     titles = {
-        "more": "More than that, seed by seed",
-        "fewer": "Fewer, seed by seed",
+        "more": "More than that with every seed" if is_few else "More than that, seed by seed",
+        "fewer": "Fewer with every seed" if is_few else "Fewer, seed by seed",
         "open": "Not told apart from it by these seeds",
         "bounded": "Some joules of these are missing",
     }
@@ -188,8 +196,8 @@ def notes(result: BenchResult) -> list[str]:
         "gpu_only: all stages stay where the framework computes, a GPU or this host. "
         "fpga_sequential: rewards and reference leave, and training waits. concurrent: they leave "
         "while it goes on. lookahead and learned choose for each batch.",
-        "A joule counts for the arm in whose run it was drawn, whatever it was drawn for: stages, "
-        "waits, saving, the framework's own work, idle draw.",
+        f"{_metered(result)}. A joule counts for the arm in whose run it was drawn, whatever it "
+        "was drawn for: stages, waits, saving, the framework's own work, idle draw.",
         "The rate is that of the EcoRL-Sched paper (output tokens of the actor over all energy, "
         "idle draw included). The paper prints 28.7 tokens/J for a 70 B policy on 32 H100, and "
         "32.1 for supervised training (its Table 6; published): other models and machines, and "
@@ -200,14 +208,17 @@ def notes(result: BenchResult) -> list[str]:
             "A simulated card is no part of this machine. Its joules and times are modelled; with "
             "it means: its waits as long as the card would have taken, it idles for the rest, and "
             "this machine draws less by what it drew in the waits that fall away. The figures of "
-            "this machine alone hold the waits as they were, in which it computed the simulation."
+            "this machine alone hold the waits as they were, in which it computed the simulation. "
+            "Where a card works beside generation or training (concurrent, lookahead, learned), "
+            "its simulation takes processor time from them: that they take longer is in all "
+            "figures, and speaks for gpu_only."
         )
     n_seeds = len(result.seeds)
-    if n_seeds <= _FEW_SEEDS:
+    if n_seeds < LEAST_RUNS:
         told.append(
-            f"With {n_seeds} seeds an interval is about the range of the runs, and a machine that "
-            "has other work meanwhile widens it: what lies outside of it says more than what lies "
-            "within."
+            f"{n_seeds} seeds are too few for an interval: the spread is the lowest and the "
+            "highest of the runs (those of three hold the true median three times in four). A "
+            "machine that has other work meanwhile widens it."
         )
     n_profiling = _profiling(result)
     if n_profiling is not None and n_profiling > plan["warm_up"]:
@@ -216,6 +227,19 @@ def notes(result: BenchResult) -> list[str]:
             f"(placement.n_profiling), of which {n_profiling - plan['warm_up']} are in the figures."
         )
     return told
+
+
+def _metered(result: BenchResult) -> str:
+    """Say which devices are in the joules of this machine."""
+    names = list(dict.fromkeys(reading.device_id for reading in result.idle))
+    if not names:
+        return "This machine's joules are those of the devices whose power was read"
+    told = f"This machine's joules are those of {', '.join(names)}"
+    return (
+        told
+        if any(name.startswith("cpu") for name in names)
+        else (f"{told}; those of the host's processor and memory are not read")
+    )
 
 
 def _profiling(result: BenchResult) -> int | None:

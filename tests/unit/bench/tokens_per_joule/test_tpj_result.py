@@ -157,19 +157,27 @@ def test_a_folder_keeps_its_plan_and_refuses_another_device(tmp_path):
     BenchFolder(tmp_path / "b").begin(made, STAND)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "mine.txt").write_text("x")
-    with pytest.raises(RunError, match="holds something else"):
-        BenchFolder(tmp_path / "c").begin(made, STAND)
+    with pytest.raises(RunError, match="holds something else"), BenchFolder(tmp_path / "c").held():
+        pass
+    assert [one.name for one in (tmp_path / "c").iterdir()] == ["mine.txt"]
+    with (
+        pytest.raises(RunError, match="is no folder"),
+        BenchFolder(tmp_path / "c" / "mine.txt").held(),
+    ):
+        pass
 
 
 def test_what_never_ran_leaves_nothing_behind(tmp_path):
     folder = BenchFolder(tmp_path / "b")
-    folder.begin(plan(), STAND)
-    folder.withdraw()
+    with folder.held():
+        folder.begin(plan(), STAND)
+        folder.withdraw()
     assert not (tmp_path / "b").exists()
     folder = BenchFolder(tmp_path / "b")
-    folder.begin(plan(), STAND)
-    folder.run_dir("gpu_only", 1).mkdir()
-    folder.withdraw()
+    with folder.held():
+        folder.begin(plan(), STAND)
+        folder.run_dir("gpu_only", 1).mkdir()
+        folder.withdraw()
     assert folder.is_begun
 
 
@@ -189,3 +197,78 @@ def test_a_run_that_was_cut_off_is_put_aside(tmp_path):
 def test_two_stands_of_one_kind_differ_by_the_unit_alone():
     assert STAND.differences(replace(STAND, commit="other", versions={})) == []
     assert STAND.differences(replace(STAND, unit="ffff0000")) != []
+
+
+def test_a_second_call_with_fewer_arms_keeps_those_of_the_first(tmp_path):
+    folder = BenchFolder(tmp_path / "b")
+    folder.begin(plan(placements=("gpu_only", "learned"), seeds=(1, 2)), STAND)
+    again = BenchFolder(tmp_path / "b")
+    again.begin(plan(placements=("concurrent", "gpu_only"), seeds=(2, 3), reward=0.5), STAND)
+    kept, _ = folder.plan()
+    assert kept.placements == ("gpu_only", "learned", "concurrent")
+    assert (kept.seeds, kept.reward) == ((1, 2, 3), 0.5)
+
+
+def test_a_benchmark_goes_on_where_the_framework_computes_as_it_did(tmp_path):
+    folder = BenchFolder(tmp_path / "b")
+    folder.begin(plan(), STAND)
+    folder.place("cuda", ["GPU-1"])
+    BenchFolder(tmp_path / "b").begin(plan(), STAND)  # which GPU is used is not known yet
+    folder.place("cuda", ["GPU-1"])
+    for device, uuids in (("cuda", ["GPU-2"]), ("cuda", ["GPU-1", "GPU-2"]), ("cpu", [])):
+        with pytest.raises(RunError, match="another device"):
+            folder.place(device, uuids)
+    assert folder.plan()[1] == STAND.computing_on("cuda", ["GPU-1"])
+
+
+def test_another_version_of_the_framework_is_another_result():
+    told = STAND.differences(replace(STAND, versions={**STAND.versions, "torch": "0.1"}))
+    assert len(told) == 1
+    assert told[0].startswith("another version of torch (")
+
+
+def test_a_model_that_changed_is_another_config(tmp_path):
+    (tmp_path / "p").mkdir()
+    weights = tmp_path / "p" / "model.safetensors"
+    weights.write_bytes(bytes(3 * 2**20))
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("{}")
+    task = f'task={{type="files",policy="{tmp_path}/p",reward="{tmp_path}/p",prompts="{prompts}"}}'
+    before = plan(task).digest()
+    weights.write_bytes(bytes(3 * 2**20 - 1) + b"x")
+    assert plan(task).digest() != before
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("--seeds", {"seeds": (2**32,)}),
+        ("--reward", {"reward": float("nan")}),
+        ("--reward", {"reward": float("inf")}),
+        ("--correct", {"correct": float("nan")}),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_before_anything_runs(key, changes):
+    with pytest.raises(ConfigError, match=key):
+        plan(**changes)
+
+
+def test_one_file_given_twice_is_refused():
+    one = result_of([figures("gpu_only", 1)])
+    with pytest.raises(DataError, match=r"a\.json: holds gpu_only with seed 1, as a\.json does"):
+        joined([one, one], ["a.json", "a.json"])
+
+
+def test_a_run_that_one_session_did_not_make_is_taken_from_the_other():
+    lacks = figures("gpu_only", 2, missing="it was not run")
+    one, other = result_of([figures("gpu_only", 1), lacks]), result_of([figures("gpu_only", 2)])
+    for results in ([one, other], [other, one]):
+        both = joined(results, ["a", "b"])
+        assert sorted((run.seed, run.missing) for run in both.runs) == [(1, ""), (2, "")]
+
+
+def test_a_machine_that_cannot_be_told_from_another_is_not_joined():
+    stand = replace(STAND, unit=None)
+    one, other = (result_of([figures("gpu_only", seed)], stand=stand) for seed in (1, 2))
+    with pytest.raises(DataError, match=r"which machine it is of is not known"):
+        joined([one, other], ["a.json", "b.json"])

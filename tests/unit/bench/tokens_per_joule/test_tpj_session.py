@@ -16,11 +16,15 @@ import pytest
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
 from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.reading.results import LEFT_OUT, read_folder
+from ecorl.bench.tokens_per_joule.result import read_result
 from ecorl.bench.tokens_per_joule.running import session as session_module
-from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
+from ecorl.bench.tokens_per_joule.running.folder import JSON_FILE, BenchFolder
 from ecorl.bench.tokens_per_joule.running.idle import Processors, read_idle
+from ecorl.bench.tokens_per_joule.running.known_truth import ARM
+from ecorl.bench.tokens_per_joule.running.workers import JobWorker
+from ecorl.bench.tokens_per_joule.summary import over_seeds
 from ecorl.config import validate_config
-from ecorl.errors import UserError
+from ecorl.errors import RunError, UserError
 from ecorl.ledger import LedgerReader
 from tests.toy_adapter import POWER_W, TOKENS, make_plugin
 
@@ -112,6 +116,73 @@ def test_a_crash_is_a_missing_cell_and_a_second_session_makes_that_run_alone(
     assert sum("run " in line and " of 2" in line for line in said) == 2
     # What was cut off is kept aside.
     assert len(list((folder.path / "unfinished").iterdir())) == 2
+
+
+def test_a_run_that_stops_by_itself_is_a_missing_cell_with_a_reason(toy, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_STOP", "learned")
+    result, said = session(make_plan(tmp_path, seeds=(1,)), BenchFolder(tmp_path / "b"))
+    missing = {r.arm: r.missing for r in result.runs}
+    assert missing["gpu_only"] == ""
+    assert "stopped before its last step" in missing["learned"]
+    assert any("stopped before its last step" in line for line in said)
+
+
+def test_seed_0_is_gone_on_with_as_any_other(toy, tmp_path):
+    plan = make_plan(tmp_path, seeds=(0, 1))
+    session(plan, BenchFolder(tmp_path / "b"), box_s=0.0)
+    result, _ = session(plan, BenchFolder(tmp_path / "b"))
+    assert [r.missing for r in result.runs] == [""] * 4
+
+
+def test_what_comes_behind_the_last_run_is_caught_up_on(toy, tmp_path, monkeypatch):
+    folder, plan = BenchFolder(tmp_path / "b"), make_plan(tmp_path, seeds=(1,))
+
+    def fail(*_):
+        raise RunError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session_module._BenchSession, "_known_truth", fail)
+        with pytest.raises(RunError, match="the disk is full"):
+            session(plan, folder)
+    # What had finished is in the results all the same.
+    assert [r.missing for r in read_result(folder.path / JSON_FILE).runs] == ["", ""]
+    assert not folder.is_done(ARM, 0)
+    kept = begun(folder, "gpu_only", 1)
+    session(plan, BenchFolder(tmp_path / "b"))
+    assert folder.is_done(ARM, 0)
+    assert begun(folder, "gpu_only", 1) == kept
+
+
+def test_arms_in_another_order_give_the_same_figures_within_their_spread(toy, tmp_path):
+    order = ("gpu_only", "concurrent", "learned")
+    one, _ = session(make_plan(tmp_path, placements=order), BenchFolder(tmp_path / "b"))
+    other, _ = session(make_plan(tmp_path, placements=order[::-1]), BenchFolder(tmp_path / "c"))
+
+    def first(folder):
+        return min((begun(BenchFolder(tmp_path / folder), arm, 1), arm) for arm in order)[1]
+
+    assert (first("b"), first("c")) == ("gpu_only", "learned")
+    # Tokens are exactly the same; a rate goes with how long the sleeping steps took.
+    key = {(r.arm, r.seed): r.n_tokens for r in one.runs}
+    assert key == {(r.arm, r.seed): r.n_tokens for r in other.runs}
+    for arm in order:
+        a, b = (over_seeds(result, arm, lambda run: run.tokens_per_j) for result in (one, other))
+        assert a.median == pytest.approx(b.median, rel=0.5)
+        j = [sum(r.machine.energy_j for r in x.runs if r.arm == arm) for x in (one, other)]
+        s = [sum(r.time_s for r in x.runs if r.arm == arm) for x in (one, other)]
+        assert j[0] / s[0] == pytest.approx(j[1] / s[1], rel=0.002)
+
+
+def test_a_process_that_died_between_two_jobs_is_made_anew(toy, tmp_path):
+    config = make_plan(tmp_path).base
+    with JobWorker("toybench", is_forked=True, log=tmp_path / "log") as worker:
+        worker.call("check", config, tmp_path / "none")
+        process = worker._process
+        process.kill()
+        process.wait()
+        answer = worker.ask("check", config, tmp_path / "none")
+        assert answer.error == "JobDied"
+        assert worker.ask("check", config, tmp_path / "none").error == ""
 
 
 def test_a_mistake_of_the_user_s_ends_it_before_anything_ran(toy, tmp_path, monkeypatch):
@@ -264,6 +335,10 @@ def test_a_benchmark_that_is_killed_leaves_no_process(toy, tmp_path):
         (("--seeds", "1,x"), "--seeds = '1,x'"),
         (("--seeds", "1,1"), "--seeds = [1, 1]"),
         (("--placements", "gpu"), "--placements = 'gpu'"),
+        (("--placements", ","), "--placements"),
+        (("--seeds", "4294967296"), "--seeds"),
+        (("--reward", "nan"), "--reward"),
+        (("--correct", "nan"), "--correct"),
         (("--steps", "4", "--warm-up", "4"), "--warm-up = 4"),
         (("--steps", "0"), "--steps"),
         (("--correct", "1.5"), "--correct"),
@@ -273,6 +348,7 @@ def test_a_benchmark_that_is_killed_leaves_no_process(toy, tmp_path):
         (("--json", "--csv"), "one at a time"),
         (("--join", "absent.json"), "absent.json: cannot be read"),
         (("--out", "."), "holds something else"),
+        (("--out", "toy.toml"), "is no folder"),
     ],
 )
 def test_a_bad_flag_is_one_line_and_exit_code_2(toy, tmp_path, words, told):
