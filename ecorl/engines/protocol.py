@@ -133,7 +133,8 @@ class EngineReport:
         host_time_s: measured wall-clock time of the call in the engine's process, s.
         cards: load of the real cards; empty without cards, or where they are emulated.
         span_s: begin and end of the call in monotonic s of the engine's machine, where that is
-            another one than its caller's; None where the caller's own times count.
+            another one than its caller's, or where the engine did something else behind its call;
+            None where the caller's own times count.
         packing: what packing made of the rows; None where they were not packed.
     """
 

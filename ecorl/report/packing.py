@@ -32,10 +32,10 @@ def packing_remark(metrics: Mapping[str, Sequence[MetricRow]]) -> str | None:
 def _apart(differences: Sequence[float]) -> str:
     if not differences:
         return "results with and without them were not compared"
-    rows = "comparison" if len(differences) == 1 else "comparisons"
+    word = "comparison" if len(differences) == 1 else "comparisons"
     return (
         f"results with and without them differ by {figure(max(differences), 2)} of the largest "
-        f"value at most ({count(len(differences))} {rows}, measured)"
+        f"value at most ({count(len(differences))} {word}, measured)"
     )
 
 

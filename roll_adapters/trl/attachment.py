@@ -302,11 +302,13 @@ class TrlAttachment:
             self._rollout.join(Stage.REFERENCE)
         gears = self.gears if self.training else None
         packing = self.packing if self.training else None
+        if gears is not None and gears.is_float8:
+            packing = None  # numbers would change by more than their rounding
         if gears is not None and not self._rollout.training:
             self._measure(gears, inputs)  # its own execution comes before that of the micro-batch
         if packing is not None and not self._rollout.training:
-            with self.runtime.clock:
-                packing.forwards.compare_training(self._original[LOG_PROBS], model, inputs)
+            with self.runtime.clock, nullcontext() if gears is None else gears.within():
+                packing.compare_training(self._original[LOG_PROBS], model, inputs)
         if self.training and not self._rollout.training:
             n_output = int(inputs["completion_mask"].sum())
             n_tokens = n_output + int(inputs["prompt_mask"].sum())

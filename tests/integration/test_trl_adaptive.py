@@ -12,12 +12,15 @@ from rich.console import Console
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from trl import GRPOTrainer  # noqa: E402
+
 from ecorl.config import load_config, validate_config  # noqa: E402
 from ecorl.engines.packing import COMPARED_EVERY  # noqa: E402
 from ecorl.errors import ConfigError  # noqa: E402
 from ecorl.ledger import LedgerReader  # noqa: E402
 from ecorl.records import Action, Stage  # noqa: E402
 from ecorl.report import write_report  # noqa: E402
+from roll_adapters.trl.packing.rule import PackingRule  # noqa: E402
 from roll_adapters.trl_hooks import attach  # noqa: E402
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome  # noqa: E402
 from tests.integration.tiny_trainer import tiny_trainer  # noqa: E402
@@ -368,3 +371,80 @@ def test_a_budget_without_packing_is_refused():
     assert caught.value.key == "trainer.micro_batch_tokens"
     assert "trainer.adaptive_micro_batch" in caught.value.allowed
     assert validate_config(PACKED).trainer.micro_batch_tokens == TOKENS
+
+
+def test_a_loss_with_a_term_of_its_own_is_refused(tiny, tmp_path):
+    """It would go backward once for each part of the rows."""
+
+    class Penalised(GRPOTrainer):
+        def _compute_loss(self, model, inputs):
+            return super()._compute_loss(model, inputs) + 0.01 * sum(
+                p.square().sum() for p in model.parameters()
+            )
+
+    class Named(GRPOTrainer):
+        """A trainer whose loss is TRL's."""
+
+    for kind, is_taken in ((Penalised, False), (Named, True)):
+        trainer = tiny_trainer(tiny, tmp_path / kind.__name__, **UNEVEN)
+        trainer.__class__ = kind
+        if is_taken:
+            attach(trainer, config(tmp_path, more=AUTO)).detach()
+            continue
+        with pytest.raises(ConfigError) as caught:
+            attach(trainer, config(tmp_path, more=AUTO))
+        assert "_compute_loss of this Penalised is not TRL's own" in caught.value.allowed
+        assert not (tmp_path / "run").exists()
+    trainer = tiny_trainer(tiny, tmp_path / "replaced", **UNEVEN)
+    trainer._compute_loss = lambda model, inputs: GRPOTrainer._compute_loss(trainer, model, inputs)
+    with pytest.raises(ConfigError, match="is not TRL's own"):
+        attach(trainer, config(tmp_path, more=AUTO))
+
+
+def test_training_in_fp8_is_not_packed_and_scoring_is(tiny, tmp_path, monkeypatch):
+    pytest.importorskip("torchao")
+    from ecorl.control import Gear
+    from ecorl.runtime.local import LocalRuntime
+    from tests.integration.gear_script import asking
+
+    wanted = [Gear.BF16, Gear.FP8, Gear.FP8, Gear.BF16, Gear.BF16, Gear.BF16]
+    monkeypatch.setattr(LocalRuntime, "tick", asking(wanted))
+    settings = geared(tmp_path, "fp8", allowed=["BF16", "FP8"], simulate_fp8=True)
+    trained(tiny, tmp_path, "fp8", settings)
+    with contextlib.closing(LedgerReader(settings.resolved_run_dir())) as reader:
+        rows = [row.result for row in reader.executions() if row.result.gear is not None]
+        steps = {r.iteration: r.gear for r in rows}
+        packed = {
+            row.name.partition("/")[2]: set() for row in reader.metrics() if "tokens/" in row.name
+        }
+        for row in reader.metrics("computed_tokens/actor_train"):
+            packed["actor_train"].add(row.iteration)
+        for row in reader.metrics("computed_tokens/reward"):
+            packed["reward"].add(row.iteration)
+    assert {"BF16", "FP8 simulated"} <= set(steps.values())
+    assert packed["actor_train"] == {step for step, gear in steps.items() if gear == "BF16"}
+    assert packed["reward"] == set(steps)
+
+
+def test_a_comparison_that_fails_is_a_fault_in_the_record_and_no_more(tiny, tmp_path, monkeypatch):
+    from roll_adapters.trl.packing import forwards
+
+    plain = trained(tiny, tmp_path, "plain", config(tmp_path / "a", more=PACKED))
+
+    def fail(*_):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(forwards, "_apart", fail)
+    packed = trained(tiny, tmp_path, "packed", config(tmp_path / "b", more=PACKED))
+    assert_same_bits(outcome(plain), outcome(packed))
+    with contextlib.closing(LedgerReader(tmp_path / "b" / "run")) as reader:
+        (fault,) = reader.faults()
+    assert (fault.kind, fault.where) == ("RuntimeError", "packing")
+    assert "were not compared" in fault.detail
+    assert "were not compared" in told(tmp_path / "b" / "run")
+
+
+def test_a_budget_above_the_trainer_s_own_pass_counts_as_that():
+    lengths = [[3, 4], [2, 2]]
+    assert PackingRule(8192, 128).budget(lengths, 14) == 14
+    assert PackingRule(10, 128).budget(lengths, 14) == 10

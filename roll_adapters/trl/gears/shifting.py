@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +107,17 @@ class TrlGears:
     def label(self) -> str:
         """The name of the step's gear in the record."""
         return self.box.label(self._step.gear if self._step else self.box.gear)
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether the step computes in FP8, where a value's scale follows all rows beside it."""
+        return (self._step.gear if self._step else self.box.gear) is Gear.FP8
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Have the model compute in the step's gear inside the block."""
+        with nullcontext() if self._step is None else self._model.within(self._step.gear):
+            yield
 
     @property
     def last_label(self) -> str | None:

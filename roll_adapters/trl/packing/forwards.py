@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.packing import (
     COMPARED_EVERY,
     PackedTokens,
@@ -41,6 +42,8 @@ class PackedForwards:
         self._trainer, self.rule, self._tally = trainer, rule, tally
         self._compared_at: dict[str, int] = {}
         self._waiting: list[tuple[str, Callable[[], float]]] = []
+        self._faults: list[tuple[str, str]] = []
+        self._told: set[str] = set()
 
     # ------------------------------------------------------------ log-probs
 
@@ -114,16 +117,18 @@ class PackedForwards:
             model: that is trained.
             inputs: of the micro-batch.
         """
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        n_keep = int(inputs["completion_ids"].shape[1])
-        call = LogProbCall(original, self._bare(model), ids, mask, n_keep)
-        pieces, budget = self.pieces(call)
-        if self._is_due(TRAINING, call.told(pieces)):
-            size = _rows_within(budget, ids.shape[1])
-            self._waiting.append(
-                (TRAINING, lambda: _apart(call.packed(pieces)[0], call.whole(size)[0]))
-            )
+        if not self._is_time(TRAINING):
+            return
+        with EngineBoundary() as boundary:
+            call = LogProbCall.of_inputs(original, self._bare(model), inputs)
+            pieces, budget = self.pieces(call)
+            if self._is_due(TRAINING, call.told(pieces)):
+                size = _rows_within(budget, call.input_ids.shape[1])
+                self._waiting.append(
+                    (TRAINING, lambda: _apart(call.packed(pieces)[0], call.whole(size)[0]))
+                )
+        if boundary.error is not None:
+            self._note_fault(boundary.error)
         self.compare()
 
     # ------------------------------------------------------------ rewards
@@ -189,7 +194,23 @@ class PackedForwards:
             return
         with undisturbed(self._trainer.accelerator.device), torch.no_grad():
             for what, difference in waiting:
-                self._tally.note_difference(what, difference())
+                # A comparison is for the record alone: training goes on without it.
+                with EngineBoundary() as boundary:
+                    self._tally.note_difference(what, difference())
+                if boundary.error is not None:
+                    self._note_fault(boundary.error)
+
+    def take_faults(self) -> list[tuple[str, str]]:
+        """Class and reason of the errors that comparisons have met; each kind is told once."""
+        found, self._faults = self._faults, []
+        return found
+
+    def _note_fault(self, error: Exception) -> None:
+        kind = type(error).__name__
+        if kind not in self._told:
+            self._told.add(kind)
+            lines = str(error).splitlines()
+            self._faults.append((kind, lines[0] if lines else kind))
 
     def _is_due(self, what: str, packed: PackedTokens) -> bool:
         """Whether it is time for a comparison: the first one, or many steps behind the last.
@@ -198,12 +219,14 @@ class PackedForwards:
         """
         if packed.n_computed == packed.n_unpacked and packed.n_micro_batches == 1:
             return False
-        step = int(self._trainer.state.global_step)
-        last = self._compared_at.get(what)
-        if last is not None and step - last < COMPARED_EVERY:
+        if not self._is_time(what):
             return False
-        self._compared_at[what] = step
+        self._compared_at[what] = int(self._trainer.state.global_step)
         return True
+
+    def _is_time(self, what: str) -> bool:
+        last = self._compared_at.get(what)
+        return last is None or int(self._trainer.state.global_step) - last >= COMPARED_EVERY
 
     def _bare(self, model: Any) -> Any:
         return self._trainer.accelerator.unwrap_model(model)

@@ -1,7 +1,7 @@
 """A TRL trainer's loss over packed micro-batches: forward and backward, one after the other.
 
-The loss of a micro-batch is the trainer's own, of all of its rows, whatever it is. It is taken once
-for each packed part of them, with the log-probs of that part as the model gives them now and those
+The loss of a micro-batch is TRL's own, of all of its rows. It is taken once for each packed part of
+them, with the log-probs of that part as the model gives them now and those
 of the other parts as numbers. A loss is a sum over rows and tokens, divided by counts of all of
 them, so that the gradient of each part is that which it has in the whole; parts that are still to
 come stand as if nothing had changed since the rollout. With the last part all numbers are there:
@@ -102,6 +102,10 @@ class PackedLoss:
         forwards: what its forward passes are packed by.
         tally: where it is noted what packing made of the rows.
         ranks: the processes that train together; None: this one alone.
+
+    Attributes:
+        is_off: whether the loss did not ask for log-probs where it is known to, so that training
+            stays as it is.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class PackedLoss:
     ) -> None:
         self._trainer, self._forwards, self._tally = trainer, forwards, tally
         self._ranks = ranks
-        self._is_off = False
+        self.is_off = False
 
     def wrapped(self, compute_loss: Original, log_probs: Original, scaled: Scaled) -> Original:
         """Wrap ``compute_loss`` so that it trains on packed rows.
@@ -123,7 +127,7 @@ class PackedLoss:
         """
 
         def packed(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_off:
+            if self.is_off:
                 return compute_loss(model, inputs, *args, **kwargs)
             pieces, call = self._pieces(log_probs, model, inputs)
             answers = _Answers(log_probs, model, inputs)
@@ -149,13 +153,11 @@ class PackedLoss:
 
         Gradients and what the log is told are exchanged between processes part by part.
         """
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        call = LogProbCall(log_probs, model, ids, mask, int(inputs["completion_ids"].shape[1]))
+        call = LogProbCall.of_inputs(log_probs, model, inputs)
         pieces, _ = self._forwards.pieces(call)
         if self._ranks is None:
             return pieces, call
-        told = self._ranks.all_gather((len(pieces), len(ids)))
+        told = self._ranks.all_gather((len(pieces), len(call.input_ids)))
         n = min(max(n for n, _ in told), min(n_rows for _, n_rows in told))
         if n == len(pieces):
             return pieces, call
@@ -202,7 +204,7 @@ class PackedLoss:
         return take(model, inputs, *args, **kwargs)
 
     def _give_up(self) -> None:
-        self._is_off = True
+        self.is_off = True
         logger.warning(
             "trainer.adaptive_micro_batch: the loss of this %s takes its log-probs from elsewhere "
             "than %s; training stays as it is, scoring is packed",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy.typing as npt
 
 from ecorl.config import Config
+from ecorl.records import EventKind, FaultEvent
 from ecorl.runtime.packed_tokens import PackingTally
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import RecordWriter, TellPacking
@@ -34,6 +35,7 @@ class TrlPacking:
 
     def __init__(self, trainer: Any, config: Config, ranks: Ranks | None = None) -> None:
         self._trainer, self._ranks = trainer, ranks
+        self._has_told = False
         self._rule = PackingRule.of(trainer, config)
         self.tally = PackingTally()
         self.forwards = PackedForwards(trainer, self._rule, self.tally)
@@ -47,6 +49,17 @@ class TrlPacking:
             most: padded tokens of the trainer's own forward pass.
         """
         return self._rule.budget(lengths, most)
+
+    def compare_training(self, original: Any, model: Any, inputs: Mapping[str, Any]) -> None:
+        """Compare log-probs of a micro-batch of training, packed and not, if it is time to.
+
+        Args:
+            original: the trainer's own ``_get_per_token_logps_and_entropies``.
+            model: that is trained, in the gear of the step.
+            inputs: of the micro-batch.
+        """
+        if not self.loss.is_off:
+            self.forwards.compare_training(original, model, inputs)
 
     def noting(self, what: str) -> TellPacking:
         """Make what notes how an engine has packed some rows.
@@ -70,4 +83,15 @@ class TrlPacking:
         Args:
             record: the run's record.
         """
-        self.tally.end_step(record, int(self._trainer.state.global_step), self._ranks)
+        step = int(self._trainer.state.global_step)
+        self.tally.end_step(record, step, self._ranks)
+        faults = self.forwards.take_faults()
+        if self._ranks is not None and self._ranks.rank > 0:
+            return
+        if self.loss.is_off and not self._has_told:
+            self._has_told = True
+            detail = "rows of training are not packed: its loss takes log-probs from elsewhere"
+            record.event(EventKind.ABILITIES, detail)
+        for kind, why in faults:
+            detail = f"rows were not compared with and without packing: {why}"
+            record.fault(FaultEvent(step, kind, "packing", detail))

@@ -57,6 +57,21 @@ class LogProbCall:
     n_keep: int
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_inputs(
+        cls, original: Callable[..., LogProbs], model: Any, inputs: Mapping[str, Any]
+    ) -> LogProbCall:
+        """Make the call that the loss makes for a micro-batch.
+
+        Args:
+            original: the trainer's own method.
+            model: that is trained.
+            inputs: of the micro-batch.
+        """
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        return cls(original, model, ids, mask, int(inputs["completion_ids"].shape[1]))
+
     @property
     def n_tokens(self) -> int:
         """Tokens of the whole batch, padding included."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 from torch import nn
+from trl import GRPOTrainer, RLOOTrainer
 
 from ecorl.config import Config
 from ecorl.engines.packing import automatic_budget
@@ -31,6 +32,11 @@ _JITTERS = ("jitter_noise", "router_jitter_noise")
 
 _STEPS_BACKWARD = ("lomo", "layerwise")
 """Words in the names of optimizers that step while gradients are computed."""
+
+_OF_THE_LOSS = ("compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies")
+"""Methods of a trainer that make its loss. Those of TRL are known to be a sum over rows; whatever
+another one adds (a penalty on the weights, say) would go backward once for each part of the
+rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,8 @@ class PackingRule:
             most: padded tokens of the framework's own forward pass: no more where none are given.
         """
         if self.tokens is not None:
-            return self.tokens
+            # The framework's own pass is known to fit into the device's memory.
+            return min(self.tokens, max(1, most))
         return automatic_budget(lengths, max(1, most), self.fixed_tokens)
 
 
@@ -88,6 +95,16 @@ def check_packing(trainer: Any, config: Config) -> None:
 
 def _objections(trainer: Any) -> Iterator[str]:
     args, policy = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    foreign = [name for name in _OF_THE_LOSS if not _is_trl_s(trainer, name)]
+    if foreign:
+        yield (
+            f"{' and '.join(foreign)} of this {type(trainer).__name__} is not TRL's own, and what "
+            "it adds to the loss would count once for each micro-batch"
+        )
+    if str(getattr(trainer.accelerator, "mixed_precision", "")) == "fp8":
+        yield "in FP8 a value's scale follows all rows of its micro-batch"
+    if int(getattr(trainer, "pad_to_multiple_of", None) or 1) > 1:
+        yield f"micro-batches keep to no pad_to_multiple_of={trainer.pad_to_multiple_of}"
     kind = str(trainer.accelerator.distributed_type).rpartition(".")[2]
     if kind not in REPLICATED:
         yield f"the trainer shards its model ({kind}), and its processes pack rows of their own"
@@ -119,6 +136,22 @@ def _objections(trainer: Any) -> Iterator[str]:
         scaling = None if model is None else follows_batch_length(model)
         if scaling is not None:
             yield f"positions of {name} are scaled by the length of a batch ({scaling})"
+
+
+def _is_trl_s(trainer: Any, name: str) -> bool:
+    """Whether a method is that of TRL's trainer: not a subclass's, nor one put in its place.
+
+    Args:
+        trainer: the TRL trainer.
+        name: of the method.
+    """
+    if name in vars(trainer):
+        return False
+    found = getattr(type(trainer), name, None)
+    # One that another package has put into TRL's class knows the names of its own module.
+    home = str(getattr(found, "__globals__", {}).get("__name__", ""))
+    own = [vars(kind).get(name) for kind in (GRPOTrainer, RLOOTrainer)]
+    return home.partition(".")[0] == "trl" and any(found is method for method in own)
 
 
 def _is_random(model: nn.Module) -> bool:

@@ -207,7 +207,8 @@ class RayEngine:
         outcome = told.outcome
         if isinstance(outcome, ScoreResult | LogprobResult):
             self._failures = 0
-            report = replace(outcome.report, span_s=told.span_s)
+            own = outcome.report.span_s or told.span_s
+            report = replace(outcome.report, span_s=own)
             outcome = replace(outcome, report=report)
         if isinstance(outcome, Ready):
             outcome = Fault(FaultKind.ENGINE_CRASHED, "the worker gave no answer to a batch", {})

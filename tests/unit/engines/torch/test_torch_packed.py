@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -194,3 +195,58 @@ def test_what_an_engine_tells_of_packing_is_checked(told, kept):
     report = EngineReport(None, None, Provenance.MEASURED, 0.0, packing=told)
     result = ScoreResult(batch.sample_ids, np.zeros(2, np.float32), report)
     assert check_result(batch, result, Stage.REWARD).report.packing == kept
+
+
+def test_rows_that_were_left_as_they_are_say_nothing_of_a_difference(tiny_policy):
+    engine = TorchEngine(tiny_policy, Stage.REFERENCE)
+    alike = ScoreBatch(("a", "b"), (np.arange(3, 13), np.arange(13, 23)), (4, 4), token_budget=1000)
+    left = engine.logprobs(alike).report.packing
+    assert (left.n_computed, left.difference) == (left.n_unpacked, None)
+    # The first call with packed rows is compared all the same.
+    assert engine.logprobs(uneven(token_budget=BUDGET)).report.packing.difference is not None
+
+
+def test_a_comparison_counts_to_no_time_of_the_rows_and_its_error_costs_no_answer(
+    tiny_policy, monkeypatch
+):
+    engine, batch = TorchEngine(tiny_policy, Stage.REFERENCE), uneven(token_budget=BUDGET)
+    wanted = engine.logprobs(batch)
+    engine = TorchEngine(tiny_policy, Stage.REFERENCE)
+
+    def fail(*_):
+        time.sleep(0.3)
+        raise MemoryError("no room for the rows unpacked")
+
+    monkeypatch.setattr(engine, "_difference", fail)
+    found = engine.logprobs(batch)
+    end_s = time.monotonic()
+    assert found.report.packing.difference is None
+    assert all(map(np.array_equal, wanted.values, found.values))
+    begin, end = found.report.span_s
+    assert end - begin == pytest.approx(found.report.host_time_s)
+    assert end <= end_s - 0.3
+    assert engine.logprobs(batch).report.span_s is None
+
+
+def test_padding_stays_where_queries_are_scaled_by_where_they_stand():
+    from transformers import Llama4TextConfig, Ministral3Config
+
+    def model(config, **more):
+        return SimpleNamespace(config=config, **more)
+
+    assert not has_relative_positions(model(Llama4TextConfig()))
+    assert has_relative_positions(model(Llama4TextConfig(attn_temperature_tuning=False)))
+    assert not has_relative_positions(model(Ministral3Config()))
+
+
+def test_padding_stays_where_an_adapter_has_learned_tokens_before_it(tiny_policy):
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    assert has_relative_positions(model)
+    prompts = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    assert not has_relative_positions(peft.get_peft_model(model, prompts))
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    lora = peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear")
+    assert has_relative_positions(peft.get_peft_model(model, lora))
