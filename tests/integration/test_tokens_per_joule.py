@@ -95,6 +95,7 @@ def test_every_arm_and_seed_has_its_figures(bench):
         assert run.tokens_per_j > 0
         assert [p.step for p in run.quality] == [0, 3, 6, STEPS]
         assert (run.card is None) == run.arm.startswith("gpu_only")
+        assert (run.packing is None) == (not run.arm.endswith(ADAPTIVE))
     assert read_result(folder.path / JSON_FILE) == result
 
 

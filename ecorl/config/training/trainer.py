@@ -76,8 +76,9 @@ class TrainerConfig(Model):
         None,
         ge=1,
         le=MANY,
-        description="tokens of such a micro-batch at most, padding included; a row that is longer "
-        "is alone; not set: chosen for each batch, so that less padding pays for more passes",
+        description="tokens of such a micro-batch at most, padding included, and never more than "
+        "the trainer's own pass has; a row that is longer is alone; not set: chosen for each "
+        "batch, so that less padding pays for more passes",
     )
 
     @model_validator(mode="after")

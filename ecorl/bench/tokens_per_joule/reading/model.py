@@ -120,6 +120,22 @@ class QualityPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedRun:
+    """What adaptive micro-batches made of a run, in the steps that count.
+
+    Attributes:
+        n_computed: tokens of the micro-batches, padding included.
+        n_unpacked: tokens without packing, padding included.
+        difference: largest difference of results with and without, as a share of the largest of
+            them, measured; None where they were not compared.
+    """
+
+    n_computed: int
+    n_unpacked: int
+    difference: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunFigures:
     """One arm and seed.
 
@@ -136,6 +152,7 @@ class RunFigures:
         n_faults: faults in the record of the whole run.
         gaps: what is missing or doubtful, one sentence each.
         n_all_tokens: of supervised training, the tokens of the prompts among them.
+        packing: None where no rows were packed.
     """
 
     arm: str
@@ -154,6 +171,7 @@ class RunFigures:
     n_faults: int = 0
     gaps: tuple[str, ...] = ()
     n_all_tokens: int | None = None
+    packing: PackedRun | None = None
 
     @property
     def tokens_per_j(self) -> float | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ecorl.bench.tokens_per_joule.arms import SUPERVISED
 from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, busy_s, window_energy
-from ecorl.bench.tokens_per_joule.reading.model import RunFigures, StageDraw
+from ecorl.bench.tokens_per_joule.reading.model import PackedRun, RunFigures, StageDraw
 from ecorl.bench.tokens_per_joule.reading.quality import quality_points
 from ecorl.config import parse_config
 from ecorl.errors import EcorlError
@@ -20,6 +20,7 @@ from ecorl.report.energy.stages import stage_rows
 from ecorl.report.energy.totals import simulated_cards
 from ecorl.report.energy.windows.steps import step_windows
 from ecorl.runtime.adapters import ALL_TOKENS
+from ecorl.runtime.packed_tokens import COMPUTED, DIFFERENCE, UNPACKED
 
 _MAY_LEAVE = (Stage.REWARD, Stage.REFERENCE)
 
@@ -65,7 +66,25 @@ def _read(reader: LedgerReader, empty: RunFigures, warm_up: int) -> RunFigures:
         offloaded=_offloaded(rows),
         n_faults=len(reader.faults()),
         gaps=drawn.spent.gaps,
+        packing=_packing(reader, warm_up),
     )
+
+
+def _packing(reader: LedgerReader, warm_up: int) -> PackedRun | None:
+    """What packing rows by length made of the steps that count; None where none were packed."""
+    found = {COMPUTED: 0.0, UNPACKED: 0.0}
+    differences = []
+    for row in reader.metrics():
+        if row.value is None or row.superseded:
+            continue
+        if row.name.startswith(DIFFERENCE):
+            differences.append(row.value)
+        for begin in found:
+            if row.name.startswith(begin) and row.iteration > warm_up:
+                found[begin] += row.value
+    if not found[UNPACKED]:
+        return None
+    return PackedRun(round(found[COMPUTED]), round(found[UNPACKED]), max(differences, default=None))
 
 
 def _unusable(reader: LedgerReader) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ecorl.bench.tokens_per_joule.arms import ADAPTIVE
 from ecorl.bench.tokens_per_joule.reading.model import RunFigures
 from ecorl.bench.tokens_per_joule.reading.quality import QualityTarget, first_reached
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
@@ -45,6 +46,7 @@ def verdict(result: BenchResult) -> list[str]:
     others = [a for a in result.arms if a.name != base and result.of(a.name)]
     same = [a for a in others if energy_provenance(result.of(a.name)) is energy_provenance(runs)]
     told += _machine_sentence(result, same)
+    told += _packing_sentences(result)
     told += _card_sentences(result, [a for a in others if has_card(result, a)])
     for target in result.targets:
         told += _target_sentence(result, target)
@@ -95,6 +97,31 @@ def _machine_sentence(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
         "bounded": "Some joules of these are missing",
     }
     return [f"{titles[kind]}: {', '.join(names)}." for kind, names in groups.items() if names]
+
+
+def _packing_sentences(result: BenchResult) -> list[str]:
+    """What adaptive micro-batches left out, without which an arm of them says nothing of them."""
+    told = []
+    for arm in result.arms:
+        packed = [run.packing for run in result.of(arm.name) if run.packing is not None]
+        if arm.extra != ADAPTIVE or not result.of(arm.name):
+            continue
+        n_computed, n_all = (
+            sum(getattr(one, name) for one in packed) for name in ("n_computed", "n_unpacked")
+        )
+        if n_computed == n_all:
+            told.append(
+                f"{arm.name} packed nothing: rows this short, or this alike, are computed as they "
+                "are, and the arm says what looking for it takes."
+            )
+            continue
+        apart = [one.difference for one in packed if one.difference is not None]
+        differs = f"; results differ by {figure(max(apart), 2)} of the largest value at most"
+        told.append(
+            f"{arm.name} left out {share(1 - n_computed / n_all)} of the tokens, padding included"
+            f"{differs if apart else ''} (measured)."
+        )
+    return told
 
 
 def _card_sentences(result: BenchResult, arms: list[ArmEntry]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from ecorl.bench.tokens_per_joule.arms import PLACEMENTS
 from ecorl.bench.tokens_per_joule.figures import bench_figures, figure_settings
+from ecorl.bench.tokens_per_joule.reading.model import PackedRun
 from ecorl.bench.tokens_per_joule.result import ArmEntry
 from ecorl.bench.tokens_per_joule.running.known_truth import KnownTruth
-from ecorl.bench.tokens_per_joule.summary import over_baseline, over_seeds
+from ecorl.bench.tokens_per_joule.summary import LEAST_RUNS, over_baseline, over_seeds
 from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
 from ecorl.bench.tokens_per_joule.telling.page import render_page
 from ecorl.bench.tokens_per_joule.telling.tables import sections
@@ -237,3 +239,47 @@ def test_an_error_beyond_the_limit_falls_short(whole):
     far = by_id(replace(whole, known_truth=KnownTruth(2.0, 2.01)))
     assert far["tpj.known_truth_error"].holds is False
     assert "beyond" in " ".join(verdict(replace(whole, known_truth=KnownTruth(2.0, 2.01))))
+
+
+def test_an_arm_of_adaptive_batches_says_what_was_packed():
+    entry = ArmEntry("gpu_only+adaptive_batch", "gpu_only", "adaptive_batch", "")
+    arms = (ArmEntry("gpu_only", "gpu_only", "", ""), entry)
+
+    def said(*packed):
+        runs = [figures("gpu_only", s) for s, _ in enumerate(packed)]
+        runs += [figures(entry.name, s, packing=one) for s, one in enumerate(packed)]
+        return " ".join(verdict(result_of(runs, arms=arms)))
+
+    told = said(PackedRun(60, 100, 1e-7), PackedRun(80, 100, None))
+    assert "left out 30.0 % of the tokens, padding included" in told
+    assert re.search(r"differ by 1(\.0)?e-07 of the largest value", told)
+    assert f"{entry.name} packed nothing" in said(PackedRun(100, 100, None))
+    assert f"{entry.name} packed nothing" in said(None)
+
+
+def test_a_ratio_of_two_provenances_is_not_made():
+    runs = [figures("gpu_only", s, provenance=MEASURED) for s in (1, 2, 3)]
+    runs += [figures("learned", s, provenance=MODELLED) for s in (1, 2, 3)]
+    found = [rows_of(table) for table in tables_of(result_of(runs), "tokens")]
+    (learned,) = [rows["learned"] for rows in found if "learned" in rows]
+    assert learned["tokens/J"] != "-"
+    assert learned["x base"] == "-"
+
+
+def test_without_a_baseline_the_others_are_not_said_to_lack_figures():
+    runs = [figures("gpu_only", s, missing="it died") for s in (1, 2, 3)]
+    runs += [figures("learned", s) for s in (1, 2, 3)]
+    (told,) = verdict(result_of(runs))
+    assert told.startswith("gpu_only has no energy figure")
+    assert "Others have one" in told
+
+
+def test_few_seeds_have_a_range_and_many_an_interval():
+    few = over_seeds(result_of([figures("gpu_only", s, 100.0 + s) for s in (1, 2, 3)]), "gpu_only",
+                     lambda run: run.machine.energy_j)  # fmt: skip
+    assert few.interval == (101.0, 103.0)
+    assert few.spread_name == "range of 3 runs"
+    runs = [figures("gpu_only", s, 100.0 + s) for s in range(LEAST_RUNS)]
+    many = over_seeds(result_of(runs), "gpu_only", lambda run: run.machine.energy_j)
+    assert many.spread_name == "95 % interval"
+    assert 100.0 <= many.interval[0] < many.median < many.interval[1] <= 105.0
