@@ -28,7 +28,8 @@ class DecisionStretch:
     Attributes:
         kind: what they are about.
         role: whose placement; None for other kinds.
-        start_s, end_s: from the first of them until the next stretch, or the end of what it was of.
+        start_s, end_s: from the first of them until the next stretch, or until a pause or the end
+            of the attempt.
         before: the values of the stretch before; none at the begin.
         after: what was decided and how often, or how many steps followed from it; several values
             where they took turns, the most frequent first.
@@ -51,25 +52,27 @@ class DecisionStretch:
 
 @dataclass(frozen=True, slots=True)
 class PlacementBand:
-    """A time in which a role's calls were placed alike."""
+    """A time in which a role's calls were placed alike; without an action they took turns."""
 
     role: Role
     start_s: float
     end_s: float
-    action: Action
+    action: Action | None
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEnergy:
-    """The energy of the machines so far, by their power readings.
+    """The energy of the machines so far, by their power readings, without simulated cards.
 
     Attributes:
         provenance: of the readings.
+        at_least: whether readings are missing.
         points: time, s, and energy since the run began, J.
     """
 
     provenance: Provenance
     points: tuple[tuple[float, float], ...]
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class SavedAgainst:
         provenance: of the figure; None without one.
         told: how it comes about, or why there is no figure.
         applies: whether anything was decided that can be compared.
+        remark: without which the figure would mislead; empty where there is none.
     """
 
     what: str
@@ -133,3 +137,4 @@ class SavedAgainst:
     provenance: Provenance | None
     told: str
     applies: bool = True
+    remark: str = ""

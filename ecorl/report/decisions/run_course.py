@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,9 @@ RUNNING, PAUSED = "running", "paused"
 
 _POINTS = 400
 """Points of a curve, at most. Invented: more are not seen."""
+
+_NEARLY_ALL = 0.95
+"""Share of a band's time from which on an action is that of the band. Invented."""
 
 _EDGE_S = 0.05
 """A choice counts for a step that begins so much earlier, s: their times are taken in turn."""
@@ -173,18 +177,45 @@ def _placed(
 
 
 def _bands(role: Role, own: Sequence[_Placed]) -> list[PlacementBand]:
-    """Decisions that came out the same without a gap are one band, and no more than are seen."""
-    bands: list[PlacementBand] = []
+    """Decisions that came out the same without a gap are one band, and no more than are seen.
+
+    Of more than are seen each band has the action that took nearly all of its time, if one did.
+    """
+    whole = [PlacementBand(role, p.start_s, p.end_s, p.action) for p in own]
+    bands = _joined(whole)
+    if len(bands) <= _POINTS:
+        return bands
     least_s = (own[-1].end_s - own[0].start_s) / _POINTS
-    for p in own:
-        last = bands[-1] if bands else None
-        is_next = last is not None and p.start_s - last.end_s <= _EDGE_S
-        is_seen = last is None or p.end_s - last.start_s > least_s
-        if last is not None and is_next and (p.action is last.action or not is_seen):
-            bands[-1] = replace(last, end_s=p.end_s)
+    groups: list[list[PlacementBand]] = []
+    for band in bands:
+        last = groups[-1] if groups else None
+        is_next = last is not None and band.start_s - last[-1].end_s <= _EDGE_S
+        if last is not None and is_next and band.end_s - last[0].start_s <= least_s:
+            last.append(band)
         else:
-            bands.append(PlacementBand(role, p.start_s, p.end_s, p.action))
-    return bands
+            groups.append([band])
+    return _joined([_most_of(role, group) for group in groups])
+
+
+def _joined(bands: Sequence[PlacementBand]) -> list[PlacementBand]:
+    """Bands with one action and without a gap between them as one."""
+    found: list[PlacementBand] = []
+    for band in bands:
+        last = found[-1] if found else None
+        if last and band.action is last.action and band.start_s - last.end_s <= _EDGE_S:
+            found[-1] = replace(last, end_s=band.end_s)
+        else:
+            found.append(band)
+    return found
+
+
+def _most_of(role: Role, bands: Sequence[PlacementBand]) -> PlacementBand:
+    times_s: dict[Action | None, float] = defaultdict(float)
+    for band in bands:
+        times_s[band.action] += band.end_s - band.start_s
+    action = max(times_s, key=lambda one: times_s[one])
+    is_most = times_s[action] >= _NEARLY_ALL * math.fsum(times_s.values())
+    return PlacementBand(role, bands[0].start_s, bands[-1].end_s, action if is_most else None)
 
 
 # ---------------------------------------------------------------- gears, widths, pauses
@@ -196,24 +227,37 @@ def _ran(
     """Gears and widths in which steps were made, with the newest choice of each before them."""
     gears: list[Decided] = []
     widths: list[Decided] = []
-    of_gear: dict[str | None, str] = {}
-    of_width: dict[int | None, str] = {}
+    newest: GearChoiceRow | None = None
     at = 0
     for band in sorted(bands, key=lambda b: b.start_s):
         while at < len(choices) and _decided_s(choices[at], axis) <= band.start_s + _EDGE_S:
-            choice = choices[at].choice
-            if choice.command is Command.RUN:
-                reason = _reason(choices[at])
-                of_gear[None if choice.gear is None else str(choice.gear)] = reason
-                of_width[choice.width] = reason
+            if choices[at].choice.command is Command.RUN:
+                newest = choices[at]
             at += 1
         span = (band.start_s, band.end_s)
         gear = None if band.gear is None else band.gear.removesuffix(SIMULATED)
-        gears.append(Decided(*span, band.gear or OWN_GEAR, of_gear.get(gear), band.n_steps))
+        chosen = None if newest is None else newest.choice
+        wanted = None if chosen is None or chosen.gear is None else str(chosen.gear)
+        told = _why(newest, wanted, gear)
+        gears.append(Decided(*span, band.gear or OWN_GEAR, told, band.n_steps))
         if band.width is not None:
-            told = of_width.get(band.width)
+            # A choice that names no width leaves it as it was.
+            told = (
+                None
+                if chosen is None or chosen.width is None
+                else _why(newest, str(chosen.width), str(band.width))
+            )
             widths.append(Decided(*span, str(band.width), told, band.n_steps))
     return gears, widths
+
+
+def _why(row: GearChoiceRow | None, wanted: str | None, was: str | None) -> str | None:
+    """The reason of a choice; where something else came of it, that too."""
+    if row is None:
+        return None
+    if wanted is None or wanted == was:
+        return _reason(row)
+    return f"chosen was {wanted}, {_reason(row)}"
 
 
 def _pauses(
@@ -271,7 +315,11 @@ def _intensities(grid: Attribution, axis: _Axis) -> tuple[tuple[float, float | N
 def _running_energy(readings: Iterable[DeviceReadings], axis: _Axis) -> tuple[RunningEnergy, ...]:
     """The joules so far by the end of each second that was read, a curve for each provenance."""
     by_provenance: dict[Provenance, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
+    lacking: set[Provenance] = set()
     for r in readings:
+        span = axis.spans.get(r.attempt)
+        if r.energy_j is None or (span and r.covered_s < _NEARLY_ALL * (span[1] - span[0])):
+            lacking.add(r.provenance)
         if len(r.ends_s):
             ends_s = np.array([axis.at(r.attempt, t_s) for t_s in r.ends_s.tolist()])
             by_provenance[r.provenance].append((ends_s, r.energies_j))
@@ -283,5 +331,5 @@ def _running_energy(readings: Iterable[DeviceReadings], axis: _Axis) -> tuple[Ru
         every = max(1, len(times_s) // _POINTS)
         picked = np.unique(np.append(np.arange(0, len(times_s), every), len(times_s) - 1))
         points = zip(times_s[picked].tolist(), so_far_j[picked].tolist(), strict=True)
-        found.append(RunningEnergy(provenance, ((0.0, 0.0), *points)))
+        found.append(RunningEnergy(provenance, ((0.0, 0.0), *points), provenance in lacking))
     return tuple(found)

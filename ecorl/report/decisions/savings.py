@@ -5,12 +5,16 @@ The figures are those of the report's other parts; here they are held against on
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ecorl.records import Provenance, weakest
 from ecorl.report.carbon_verdict import timing_words
 from ecorl.report.decisions.model import SavedAgainst
 from ecorl.report.energy.carbon_model import PauseSummary, WaitOutcome
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.model import Balance
-from ecorl.report.render.numbers import bound, grams, joules
+from ecorl.report.render.numbers import bound, count, grams, joules
+from ecorl.report.training_stage.fixed import LEAST_STEPS
 from ecorl.report.training_stage.model import FixedStage, TrainingStageFacts
 from ecorl.report.training_stage.words import OWN_GEAR, fixed_words
 from ecorl.report.verdict import card_name, left_out, unknown_beside
@@ -86,14 +90,23 @@ def _by_gears(fixed: FixedStage | None, simulated: tuple[str, ...]) -> SavedAgai
         told = _why_unknown(f)
         return SavedAgainst(what, against, None, "J", "", f.provenance, told)
     told = fixed_words(f, simulated)
-    return SavedAgainst(what, against, f.saved_j, "J", "", f.provenance, told)
+    limit = bound(f.saved_j, at_most=f.at_most)
+    saved = SavedAgainst(what, against, f.saved_j, "J", limit, f.provenance, told)
+    if not simulated:
+        return saved
+    names = " and ".join(simulated)
+    return replace(saved, remark=f"{names} saves nothing on this machine")
 
 
 def _why_unknown(f: FixedStage) -> str:
     if f.drew_j is None:
         return "no step has an energy figure"
     if f.j_per_token is None:
-        return "no step in that gear and width has an energy figure"
+        return (
+            f"{count(f.n_steps)} step{'s' * (f.n_steps != 1)} in that gear and width "
+            f"{'have' if f.n_steps != 1 else 'has'} an energy figure, the first ones left out, and "
+            f"{LEAST_STEPS} are needed"
+        )
     return "what measuring the gears drew is unknown"
 
 
@@ -112,8 +125,8 @@ def _by_timing(pauses: PauseSummary | None) -> SavedAgainst:
         told = _unknown_emissions(o)
         return SavedAgainst(what, against, None, f"g{o.gas}", "", o.provenance, told)
     limit = bound(o.net_at_mean_g, at_most=o.at_most)
-    told = timing_words(o)
-    return SavedAgainst(what, against, o.net_at_mean_g, f"g{o.gas}", limit, o.provenance, told)
+    told, origin = timing_words(o), weakest(o.provenance, Provenance.MODELLED)
+    return SavedAgainst(what, against, o.net_at_mean_g, f"g{o.gas}", limit, origin, told)
 
 
 def _unknown_emissions(o: WaitOutcome) -> str:
@@ -137,7 +150,7 @@ def saving_line(s: SavedAgainst) -> str:
     size = joules(abs(s.saved)) if s.unit == "J" else grams(abs(s.saved), s.unit[1:])
     change = "less" if s.saved > 0 else "more" if s.saved < 0 else "no difference"
     amount = f"{s.bound}{size} {change}" if s.saved else change
-    return f"{head}{amount} ({s.provenance})."
+    return f"{head}{amount} ({s.provenance}){f'; {s.remark}' if s.remark else ''}."
 
 
 def saving_words(s: SavedAgainst) -> str:

@@ -100,7 +100,7 @@ def training_stage(
         table=_price_table(config),
         choices=_counted(choices),
         course=stage_course(own, evidence.pauses, choices, reader.attempts(), footprint),
-        fixed=fixed_stage(own, found, measurements, widths),
+        fixed=fixed_stage(own, measurements, widths),
     )
 
 

@@ -220,16 +220,17 @@ class FixedStage:
 
     Attributes:
         gear, width: of the first step; None: as the framework has it, or nobody counted.
-        n_steps: steps in them that give ``j_per_token``; 0 where none has an energy.
-        j_per_token: over those steps, J/token; None without one.
+        n_steps: steps in them that could give ``j_per_token``: not the first of an attempt.
+        j_per_token: over those steps, J/token; None where they are too few.
         drew_j: of all steps that have an energy, J; None without any.
         would_j: ``j_per_token`` times the tokens of these steps, J.
         measuring_j: what measuring the gears drew beside them, J; 0 where nothing was measured,
             None where that is unknown.
         n_left_out: steps without an energy or tokens, which are in neither figure.
-        changes_s: what changes of the width took, s, measured; their energy is in no figure. None
-            where none is known of.
-        provenance: the weakest of the energies; None without one.
+        n_changes: changes of the width, whose energy is in no figure; ``n_changes_timed`` of them
+            are known to have taken ``changes_s``, s, measured.
+        at_most: whether something is missing from what was drawn, so that no more was saved.
+        provenance: modelled, or weaker where an energy is; None without one.
     """
 
     gear: str | None
@@ -240,7 +241,10 @@ class FixedStage:
     would_j: float | None
     measuring_j: float | None
     n_left_out: int
+    n_changes: int
+    n_changes_timed: int
     changes_s: float | None
+    at_most: bool
     provenance: Provenance | None
 
     @property

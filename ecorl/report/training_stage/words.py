@@ -157,8 +157,12 @@ def fixed_words(f: FixedStage, simulated: Sequence[str]) -> str:
     )
     if f.measuring_j:
         told += f", and measuring the gears drew {joules(f.measuring_j)}"
-    if f.changes_s:
-        told += f"; what the changes of the workers took, {duration(f.changes_s)}, is in neither"
+    if f.n_changes:
+        took = f"{duration(f.changes_s)} of time" if f.changes_s else "an unknown time"
+        if f.changes_s and f.n_changes_timed < f.n_changes:
+            took += f" for {f.n_changes_timed} of them"
+        told += f"; {count(f.n_changes)} change{'s' * (f.n_changes != 1)} of the workers, with "
+        told += f"{took}, {'are' if f.n_changes != 1 else 'is'} in neither"
     if f.n_left_out:
         told += f"; {_steps(f.n_left_out)} without an energy left out"
     if simulated:

@@ -17,6 +17,7 @@ from ecorl.ledger import DeviceRecord
 from ecorl.records import Action, BarrierWait, EventKind, Placement, Provenance, Stage
 from ecorl.report.decisions.grouping import MOST, Decided, stretches
 from ecorl.report.decisions.model import DecisionKind
+from ecorl.report.decisions.run_course import _bands, _Placed
 from ecorl.report.decisions.savings import saving_line, saving_words
 from ecorl.report.render.course.lanes import lanes
 from ecorl.report.render.course.tables import course_lines, course_section
@@ -195,6 +196,48 @@ def test_the_energy_so_far_is_that_of_the_readings_a_curve_for_each_provenance(r
     assert joules[-1] == pytest.approx(report.spending.columns[0].energy_j, rel=0.02)
 
 
+def test_readings_that_stop_half_way_make_the_energy_so_far_a_bound(run):
+    run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0))
+    run.power("gpu0", range(1000, 1030), 100.0)
+    shifting(run)
+    run.chose(1027.0, Command.PAUSE, Why.DIRTY)
+    run.chose(1030.0, Command.RUN, Why.CLEAN)
+    course = ended(run).course
+    assert course.energy[0].at_least
+    told = " ".join(" ".join(lanes(course, 80, "GPU", has_blocks=True)).split())
+    assert "energy so far, without simulated cards: at least 3,1" in told
+
+
+@pytest.mark.parametrize("every", [10, 50])
+def test_bands_of_many_decisions_have_the_shares_of_the_decisions(every):
+    """One in so many calls goes to the card: no band of what is seen may be the card's."""
+    placed = [
+        _Placed(i, i + 1.0, Stage.REWARD, Action.GPU if i % every else Action.CONCURRENT, "")
+        for i in range(10_000)
+    ]
+    bands = _bands("reward", placed)
+    assert len(bands) <= 2 * 400
+    assert (bands[0].start_s, bands[-1].end_s) == (0, 10_000)
+    for before, after in itertools.pairwise(bands):
+        assert before.end_s == after.start_s
+    time_s = Counter()
+    for band in bands:
+        time_s[band.action] += band.end_s - band.start_s
+    assert time_s[Action.CONCURRENT] <= 1.5 * 10_000 / every
+    # Where more than a twentieth went to the card the two take turns.
+    assert (time_s[None] > 5_000) == (every == 10)
+
+
+def test_a_gear_that_came_of_another_choice_says_what_was_chosen(run):
+    shifting(run)
+    run.chose(1025.5, Command.RUN, Why.PRICED, gear=Gear.FP8)
+    train(run, 1026.0, 13, BF16)  # the trainer went back by itself
+    course = ended(run).course
+    gears = [s for s in course.stretches if s.kind is DecisionKind.GEAR]
+    assert gears[-1].after == ((BF16, 1),)
+    assert gears[-1].reason == "chosen was FP8, priced: because priced"
+
+
 # ---------------------------------------------------------------- how it is shown
 
 
@@ -319,32 +362,80 @@ def test_placement_without_energy_on_both_sides_says_why(run):
     assert "cannot be said, no stage has energy both on the card and on the GPU." in line
 
 
+def trained_both(run, fp8_j, n_own=7, first_j=100.0, own_j=100.0):
+    """Steps of 200 tokens in BF16, then three in FP8 that is simulated."""
+    run.config(gears={"allowed": ["BF16", "FP8"], "simulate_fp8": True})
+    for i in range(1, n_own + 1):
+        train(run, 1000.0 + 2 * i, i, BF16, energy_j=first_j if i == 1 else own_j)
+    for i in range(n_own + 1, n_own + 4):
+        train(run, 1000.0 + 2 * i, i, FP8, energy_j=fp8_j)
+
+
 @pytest.mark.parametrize(("fp8_j", "told"), [(60.0, "120 J less"), (150.0, "150 J more")])
 def test_gears_are_held_against_the_first_gear_and_width(run, fp8_j, told):
-    run.config(gears={"allowed": ["BF16", "FP8"], "simulate_fp8": True})
-    for i in range(1, 7):
-        train(run, 1000.0 + 2 * i, i, BF16 if i < 4 else FP8, energy_j=100.0 if i < 4 else fp8_j)
+    trained_both(run, fp8_j)
     report = ended(run)
     fixed = report.training_stage.fixed
-    assert (fixed.gear, fixed.width, fixed.n_steps) == (BF16, 1, 3)
+    # The first step of an attempt is no price of the others.
+    assert (fixed.gear, fixed.width, fixed.n_steps) == (BF16, 1, 6)
     assert fixed.j_per_token == pytest.approx(0.5)
     assert fixed.saved_j == pytest.approx(3 * (100.0 - fp8_j))
-    line = lines_of(report)["gears and workers"]
-    assert line == f"Gears and workers, against BF16 on 1 worker throughout: {told} (measured)."
+    # What they would have drawn was never measured, and FP8 was not there.
+    assert lines_of(report)["gears and workers"] == (
+        f"Gears and workers, against BF16 on 1 worker throughout: {told} (modelled); FP8 simulated "
+        "saves nothing on this machine."
+    )
     words = saving_words(report.savings[1])
-    assert "in place of 600 J at 0.500 J/token (over 3 steps)" in words
-    assert "FP8 simulated saves nothing on this machine" in words
+    assert "in place of 1,000 J at 0.500 J/token (over 6 steps)" in words
+
+
+def test_a_first_step_that_took_long_makes_no_saving(run):
+    trained_both(run, 100.0, first_j=400.0)
+    fixed = ended(run).training_stage.fixed
+    assert fixed.j_per_token == pytest.approx(0.5)
+    assert fixed.saved_j == pytest.approx(-300.0)
+
+
+def test_a_few_steps_are_no_price_of_all_others(run):
+    trained_both(run, 60.0, n_own=5)
+    line = lines_of(ended(run))["gears and workers"]
+    assert line.endswith(
+        "cannot be said, 4 steps in that gear and width have an energy figure, the first ones left "
+        "out, and 5 are needed."
+    )
 
 
 def test_what_measuring_the_gears_drew_counts_against_them(run):
-    run.config(gears={"allowed": ["BF16", "FP8"], "simulate_fp8": True})
-    for i in range(1, 7):
-        train(run, 1000.0 + 2 * i, i, BF16 if i < 4 else FP8, energy_j=100.0 if i < 4 else 60.0)
-    run.ledger.metric(6, "gear_measurement_s", 0.4)
-    train(run, 1020.0, 6, None, energy_j=30.0, tokens=0, time_s=0.4)
+    trained_both(run, 60.0)
+    run.ledger.metric(10, "gear_measurement_s", 0.4)
+    train(run, 1030.0, 10, None, energy_j=30.0, tokens=0, time_s=0.4)
     fixed = ended(run).training_stage.fixed
     assert fixed.measuring_j == pytest.approx(30.0)
     assert fixed.saved_j == pytest.approx(90.0)
+    assert not fixed.at_most
+
+
+def test_measurements_without_an_energy_make_a_bound(run):
+    trained_both(run, 60.0)
+    run.ledger.metric(9, "gear_measurement_s", 0.4)
+    run.ledger.metric(10, "gear_measurement_s", 0.4)
+    train(run, 1030.0, 9, None, energy_j=30.0, tokens=0, time_s=0.4)
+    train(run, 1031.0, 10, None, energy_j=None, tokens=0, time_s=0.4)
+    report = ended(run)
+    assert report.training_stage.fixed.at_most
+    assert "at most 90.0 J less (modelled)" in lines_of(report)["gears and workers"]
+
+
+def test_changes_of_the_workers_make_a_bound_and_are_named(run):
+    for i in range(1, 8):
+        train(run, 1000.0 + 2 * i, i, None, width=1, energy_j=100.0)
+    for i in range(8, 11):
+        train(run, 1020.0 + 2 * i, i, None, width=2, energy_j=150.0)
+    report = ended(run)
+    assert report.training_stage.fixed.n_changes == 1
+    assert "at least 150 J more (modelled)." in lines_of(report)["gears and workers"]
+    words = saving_words(report.savings[1])
+    assert "1 change of the workers, with an unknown time, is in neither" in words
 
 
 def test_without_an_energy_of_the_first_gear_nothing_is_said_of_gears(run):
@@ -352,7 +443,7 @@ def test_without_an_energy_of_the_first_gear_nothing_is_said_of_gears(run):
     for i in range(1, 7):
         train(run, 1000.0 + 2 * i, i, BF16 if i < 4 else FP8, energy_j=None if i < 4 else 60.0)
     line = lines_of(ended(run))["gears and workers"]
-    assert line.endswith("cannot be said, no step in that gear and width has an energy figure.")
+    assert "cannot be said, 0 steps in that gear and width have an energy figure" in line
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def _lanes(course: RunCourse, path: str) -> dict[str, list[tuple[float, float, s
     found: dict[str, list[tuple[float, float, str]]] = {}
     by_role: dict[Role, list[tuple[float, float, str]]] = defaultdict(list)
     for placed in course.placements:
-        letter = _place_letter(placed.action, path)
+        letter = _BOTH if placed.action is None else _place_letter(placed.action, path)
         by_role[placed.role].append((placed.start_s, placed.end_s, letter))
     found |= by_role
     pauses = [(b.start_s, b.end_s, _PAUSED) for b in course.bands if b.is_pause]
@@ -152,7 +152,8 @@ def _levels(values: Sequence[float | None], marks: str) -> str:
 
 
 def _legend(course: RunCourse, path: str, drawn: dict[str, str]) -> str:
-    used = set("".join(own for name, own in drawn.items() if name not in ("grid", "energy")))
+    curves = _curves(course)
+    used = set("".join(own for name, own in drawn.items() if name not in curves))
     actions = dict.fromkeys(placed.action for placed in course.placements)
     told = [f"{_place_letter(a, path)} {action_name(a, path)}" for a in Action if a in actions]
     gears = dict.fromkeys(b.gear for b in course.bands if not b.is_pause)
@@ -165,7 +166,8 @@ def _legend(course: RunCourse, path: str, drawn: dict[str, str]) -> str:
         span = f"{figure(min(known))} to {figure(max(known))}"
         words.append(f"grid: {span} g{course.gas}/kWh ({course.intensity_provenance})")
     words += [
-        f"energy so far: {figure(own.points[-1][1])} J at the end ({own.provenance})"
+        f"energy so far, without simulated cards: {'at least ' * own.at_least}"
+        f"{figure(own.points[-1][1])} J at the end ({own.provenance})"
         for own in course.energy
     ]
     return "; ".join(words)

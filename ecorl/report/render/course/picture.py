@@ -91,7 +91,10 @@ def _paint_lanes(ax: Axes, course: RunCourse, path: str, legend: _Legend) -> Non
     lanes = _lanes(course)
     bars: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
     for placed in course.placements:
-        key = (placed.role, action_name(placed.action, path), _PLACES[placed.action])
+        if placed.action is None:
+            key = (placed.role, "in turn", MUTED)
+        else:
+            key = (placed.role, action_name(placed.action, path), _PLACES[placed.action])
         bars[key].append((placed.start_s, placed.end_s - placed.start_s))
     for band in course.bands:
         if not band.is_pause and "gear" in lanes:
@@ -115,7 +118,7 @@ def _paint_workers(ax: Axes, course: RunCourse, lane: int) -> None:
     spans: list[tuple[float, float, int]] = []
     for band in known:
         width = band.width or 1
-        if spans and spans[-1][2] == width:
+        if spans and spans[-1][2] == width and not _is_apart(course, spans[-1][1], band.start_s):
             spans[-1] = (spans[-1][0], band.end_s, width)
         else:
             spans.append((band.start_s, band.end_s, width))
@@ -131,6 +134,12 @@ def _paint_workers(ax: Axes, course: RunCourse, lane: int) -> None:
             middle = (start_s + end_s) / 2
             centre = lane + _LANE / 2 - height / 2
             ax.text(middle, centre, str(width), color=PAPER, ha="center", va="center", fontsize=8)
+
+
+def _is_apart(course: RunCourse, end_s: float, start_s: float) -> bool:
+    """Whether a pause, or the end of an attempt, lies between two times."""
+    paused = any(b.is_pause and end_s <= b.start_s < start_s for b in course.bands)
+    return paused or any(end_s <= ended_s <= start_s for _, ended_s in course.attempts)
 
 
 def _paint_intensity(ax: Axes, course: RunCourse) -> None:
@@ -152,9 +161,10 @@ def _paint_energy(ax: Axes, course: RunCourse, legend: _Legend) -> None:
         name = f"energy so far, {own.provenance}"
         label = legend(name) if several else None
         ax.plot(times_s, joules, color=colour, linewidth=1.4, label=label)
-    told = "" if several else f"\n({course.energy[0].provenance})"
+    told = ["at least"] * any(own.at_least for own in course.energy)
+    told += [] if several else [str(course.energy[0].provenance)]
     ax.set_ylim(bottom=0.0)
-    ax.set_ylabel(f"energy so far, J{told}")
+    ax.set_ylabel("energy so far, J" + (f"\n({', '.join(told)})" if told else ""))
     ax.locator_params(axis="y", nbins=4)
 
 
