@@ -54,7 +54,7 @@ OUTPUTS = {
     "demo-all": Output(
         "ecorl run --config demo-all",
         (
-            (r"^What was saved, and against what", 4),
+            (r"^What was saved, and against what", 5),
             (r"^Decisions over the run", 11),
         ),
     ),

@@ -86,6 +86,8 @@ def _by_gears(fixed: FixedStage | None, simulated: tuple[str, ...]) -> SavedAgai
     f = fixed
     wide = "" if f.width is None else f" on {f.width} worker{'s' * (f.width != 1)}"
     against = f"{f.gear or OWN_GEAR}{wide} throughout"
+    if f.j_per_token is not None:
+        against += f" (as in {count(f.n_steps)} steps)"
     if f.saved_j is None or f.j_per_token is None:
         told = _why_unknown(f)
         return SavedAgainst(what, against, None, "J", "", f.provenance, told)
