@@ -11,9 +11,9 @@ from ecorl.report.training_stage.model import FixedStage, GearMeasurements, Widt
 from ecorl.report.training_stage.steps import TrainedStep
 
 LEAST_STEPS = 2
-"""Steps in the first gear and width without which it has no price, the first ones left out. Invented:
-as many as a run times of each gear before it plans. Single steps on a busy machine differ by a third:
-where their number is told, a reader can judge."""
+"""Steps in the first gear and width without which it has no price, the first ones left out.
+Invented: as many as a run times of each gear before it plans. Single steps on a busy machine differ
+by a third: where their number is told, a reader can judge."""
 
 
 def fixed_stage(

@@ -382,8 +382,8 @@ def test_gears_are_held_against_the_first_gear_and_width(run, fp8_j, told):
     assert fixed.saved_j == pytest.approx(3 * (100.0 - fp8_j))
     # What they would have drawn was never measured, and FP8 was not there.
     assert lines_of(report)["gears and workers"] == (
-        f"Gears and workers, against BF16 on 1 worker throughout (as in 6 steps): {told} (modelled); "
-        "FP8 simulated saves nothing on this machine."
+        "Gears and workers, against BF16 on 1 worker throughout (as in 6 steps): "
+        f"{told} (modelled); FP8 simulated saves nothing on this machine."
     )
     words = saving_words(report.savings[1])
     assert "in place of 1,000 J at 0.500 J/token (over 6 steps)" in words
