@@ -91,7 +91,7 @@ def _by_gears(fixed: FixedStage | None, simulated: tuple[str, ...]) -> SavedAgai
     if f.saved_j is None or f.j_per_token is None:
         told = _why_unknown(f)
         return SavedAgainst(what, against, None, "J", "", f.provenance, told)
-    told = fixed_words(f, simulated)
+    told = fixed_words(f, ())  # the remark says it
     limit = bound(f.saved_j, at_most=f.at_most)
     saved = SavedAgainst(what, against, f.saved_j, "J", limit, f.provenance, told)
     if not simulated:
