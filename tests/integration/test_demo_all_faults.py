@@ -127,7 +127,14 @@ def test_with_its_accelerator_workers_killed_a_run_goes_on_by_itself_and_ends(co
     assert at_home or any(r.n_rows_fallback for r in results)
 
 
-@pytest.mark.parametrize("who", ["local_cluster", "raylet", "gcs_server"])
+@pytest.mark.parametrize(
+    "who",
+    [
+        "raylet",
+        pytest.param("local_cluster", marks=pytest.mark.deep),
+        pytest.param("gcs_server", marks=pytest.mark.deep),
+    ],
+)
 def test_a_run_whose_own_cluster_is_killed_goes_on_by_itself_and_ends(config, folder, who):
     settings = uncontrolled(config, folder, who, 24)
     process = started(settings, folder)
