@@ -97,8 +97,9 @@ def test_processes_join_one_cluster_by_its_address_and_it_ends_with_the_block(un
 
 
 def test_signals_of_others_do_not_end_it():
+    others = psutil.Process().children()
     with local_cluster(1) as cluster:
-        (own,) = psutil.Process().children()
+        (own,) = (p for p in psutil.Process().children() if p not in others)
         for number in (signal.SIGTERM, signal.SIGINT):
             own.send_signal(number)
         time.sleep(1.0)  # longer than its process looks away
@@ -108,10 +109,11 @@ def test_signals_of_others_do_not_end_it():
 
 @pytest.mark.parametrize("who", ["itself", *SERVERS])
 def test_one_that_is_lost_is_noticed_and_another_one_takes_its_place(unsaid, temporary, who):
+    others = below(os.getpid())  # of another test of this process
     with local_cluster(1) as cluster:
         before = cluster.variables
-        started = below(os.getpid())
-        (own,) = psutil.Process().children()
+        started = [p for p in below(os.getpid()) if p not in others]
+        (own,) = (p for p in psutil.Process().children() if p not in others)
         (killed,) = [p for p in started if p.name() == who] if who != "itself" else [own]
         assert not cluster.is_lost()
         killed.kill()

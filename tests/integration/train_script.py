@@ -58,7 +58,7 @@ def train(settings, rank: int) -> None:
 
 
 def break_gear(trainer, step: int):
-    """Have the forward pass of this process in FP8 give nan in one step."""
+    """Have the forward pass of this process in its lowest format give nan in one step."""
     from ecorl.control import Gear
     from ecorl.trainer.gears.geared_model import GearedModel
 
@@ -66,7 +66,7 @@ def break_gear(trainer, step: int):
 
     def broken(self, gear):
         engage(self, gear)
-        if gear is Gear.FP8 and trainer.state.global_step == step:
+        if gear in (Gear.FP8, Gear.FP16) and trainer.state.global_step == step:
             inner = self._model.__dict__["forward"]
 
             def forward(*args, **kwargs):
