@@ -11,6 +11,10 @@ from ecorl.report.model import PairedGain
 
 Values = Sequence[float]
 
+LEAST_VALUES = 6
+"""Values from which on a bootstrap of the median covers about what it says: resampled medians of
+three lie between the lowest and the highest, which holds the true median three times in four."""
+
 RESAMPLES = 4000
 """Bootstrap resamples; the interval's ends then move by less than its width over 20."""
 
@@ -46,10 +50,10 @@ def bootstrap_interval(
         of_mean: of the mean in place of the median.
 
     Returns:
-        Lower and upper end, or None below three values: two say nothing of a spread.
+        Lower and upper end, or None below `LEAST_VALUES`.
     """
     array = _array(values)
-    if len(array) < 3:
+    if len(array) < LEAST_VALUES:
         return None
     rng = np.random.default_rng(seed)
     picks = rng.integers(len(array), size=(RESAMPLES, len(array)))
@@ -67,7 +71,7 @@ def gain_in_errors(gain: PairedGain) -> float | None:
 
 
 def spread_of(values: Values) -> dict[str, object]:
-    """Make the ``spread`` of a figure: count, MAD, extremes and the bootstrap interval."""
+    """Make the ``spread`` of a figure: count, MAD, extremes and, of enough values, the interval."""
     array = _array(values)
     interval = bootstrap_interval(values)
     return {

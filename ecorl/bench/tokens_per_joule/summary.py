@@ -8,15 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ecorl.bench.stats import bootstrap_interval, median
+from ecorl.bench.stats import LEAST_VALUES, bootstrap_interval, median
 from ecorl.bench.tokens_per_joule.reading.model import RunFigures
 from ecorl.bench.tokens_per_joule.result import BenchResult
 from ecorl.records import Provenance, weakest
-
-LEAST_RUNS = 6
-"""Runs from which on a bootstrap of the median covers about what it says: resampled medians of
-three runs lie between the lowest and the highest, which holds the true median three times in
-four."""
 
 Getter = Callable[[RunFigures], float | None]
 
@@ -27,7 +22,7 @@ class OverSeeds:
 
     Attributes:
         median: of the runs that have the figure.
-        interval: lowest and highest of the runs where they are fewer than `LEAST_RUNS`, else the
+        interval: lowest and highest of the runs where they are fewer than `LEAST_VALUES`, else the
             95 % bootstrap interval of their median; None of one run.
         n: runs that have the figure, of ``n_runs`` that were to be made.
         values: one a run, in the order of seeds.
@@ -47,7 +42,7 @@ class OverSeeds:
     @property
     def spread_name(self) -> str:
         """What the interval is."""
-        return f"range of {self.n} runs" if self.n < LEAST_RUNS else "95 % interval"
+        return f"range of {self.n} runs" if self.n < LEAST_VALUES else "95 % interval"
 
 
 def over_seeds(result: BenchResult, arm: str, getter: Getter) -> OverSeeds | None:
@@ -78,7 +73,7 @@ def _summed(runs: Sequence[RunFigures], getter: Getter) -> OverSeeds | None:
     if not values:
         return None
     interval = None
-    if len(values) >= LEAST_RUNS:
+    if len(values) >= LEAST_VALUES:
         interval = bootstrap_interval(values)
     elif len(values) > 1:
         interval = min(values), max(values)
@@ -136,6 +131,6 @@ def is_bound(runs: Sequence[RunFigures]) -> bool:
 
 def spread_words(result: BenchResult) -> str:
     """Say what the low and the high end of a figure over the seeds are."""
-    if len(result.seeds) < LEAST_RUNS:
+    if len(result.seeds) < LEAST_VALUES:
         return "the lowest and the highest of the runs"
     return "the 95 % bootstrap interval"

@@ -92,9 +92,9 @@ def block(overhead, step_s, hook_s=None, rewards=(1.0,), sampler_cpu_s=None):
 
 def test_overhead_ratios_and_shares(script):
     overhead = script("overhead")
-    plain = [block(overhead, (1.0, 3.0)) for _ in range(4)]
+    plain = [block(overhead, (1.0, 3.0)) for _ in range(6)]
     plain[3] = block(overhead, (1.0, 5.0))
-    attached = [block(overhead, (1.1, 3.3), 0.022, (1.0,), 0.044) for _ in range(4)]
+    attached = [block(overhead, (1.1, 3.3), 0.022, (1.0,), 0.044) for _ in range(6)]
     figures = by_id(overhead.figures_of(plain, attached, []))
     assert figures["overhead.step_ratio"].value == pytest.approx(1.1)
     assert figures["overhead.step_ratio_fastest"].value == pytest.approx(1.1)

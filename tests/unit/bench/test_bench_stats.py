@@ -16,7 +16,14 @@ from ecorl.bench.rounds import (
     round_ratios,
     timed_rounds,
 )
-from ecorl.bench.stats import bootstrap_interval, gain_in_errors, mad, median, spread_of
+from ecorl.bench.stats import (
+    LEAST_VALUES,
+    bootstrap_interval,
+    gain_in_errors,
+    mad,
+    median,
+    spread_of,
+)
 from ecorl.report.model import PairedGain
 
 
@@ -27,24 +34,28 @@ def test_median_and_mad():
         median([])
 
 
-def test_interval_is_reproducible_and_needs_three_values():
-    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+def test_interval_is_reproducible_and_needs_enough_values():
+    values = [float(n) for n in range(LEAST_VALUES)]
     assert bootstrap_interval(values) == bootstrap_interval(values)
-    assert bootstrap_interval(values[:2]) is None
-    assert spread_of(values[:2])["interval_95"] is None
+    assert spread_of(values)["interval_95"] == list(bootstrap_interval(values))
+    few = values[:-1]
+    assert bootstrap_interval(few) is None
+    told = spread_of(few)
+    assert (told["interval_95"], told["min"], told["max"]) == (None, min(few), max(few))
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=12))
+@given(st.lists(st.floats(-1e6, 1e6), min_size=LEAST_VALUES, max_size=12))
 def test_interval_lies_within_the_values_and_around_the_median(values):
     low, high = bootstrap_interval(values)
     assert min(values) <= low <= median(values) <= high <= max(values)
 
 
-def test_interval_covers_the_true_median_about_as_often_as_it_says():
+@pytest.mark.parametrize("n_values", [LEAST_VALUES, 15])
+def test_interval_covers_the_true_median_about_as_often_as_it_says(n_values):
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(200):
-        low, high = bootstrap_interval(list(rng.normal(1.0, 0.2, 15)))
+        low, high = bootstrap_interval(list(rng.normal(1.0, 0.2, n_values)))
         covered += low <= 1.0 <= high
     assert 0.88 <= covered / 200 <= 1.0
 

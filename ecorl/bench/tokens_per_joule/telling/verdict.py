@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ecorl.bench.stats import LEAST_VALUES
 from ecorl.bench.tokens_per_joule.arms import ADAPTIVE
 from ecorl.bench.tokens_per_joule.reading.model import RunFigures
 from ecorl.bench.tokens_per_joule.reading.quality import QualityTarget, first_reached
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.running.known_truth import LIMIT
 from ecorl.bench.tokens_per_joule.summary import (
-    LEAST_RUNS,
     OverSeeds,
     energy_provenance,
     is_bound,
@@ -89,7 +89,7 @@ def _machine_sentence(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
         if ratio.interval is not None and not ratio.interval[0] <= 1.0 <= ratio.interval[1]:
             kind = "more" if ratio.median > 1.0 else "fewer"
         groups[kind].append(f"{arm.name} {figure(ratio.median)} times")
-    is_few = len(result.seeds) < LEAST_RUNS
+    is_few = len(result.seeds) < LEAST_VALUES
     titles = {
         "more": "More than that with every seed" if is_few else "More than that, seed by seed",
         "fewer": "Fewer with every seed" if is_few else "Fewer, seed by seed",
@@ -241,7 +241,7 @@ def notes(result: BenchResult) -> list[str]:
             "figures, and speaks for gpu_only."
         )
     n_seeds = len(result.seeds)
-    if n_seeds < LEAST_RUNS:
+    if n_seeds < LEAST_VALUES:
         told.append(
             f"{n_seeds} seeds are too few for an interval: the spread is the lowest and the "
             "highest of the runs (those of three hold the true median three times in four). A "

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecorl.bench.stats import LEAST_VALUES
 from ecorl.bench.tokens_per_joule.arms import PLACEMENTS
 from ecorl.bench.tokens_per_joule.figures import bench_figures, figure_settings
 from ecorl.bench.tokens_per_joule.reading.model import PackedRun
 from ecorl.bench.tokens_per_joule.result import ArmEntry
 from ecorl.bench.tokens_per_joule.running.known_truth import KnownTruth
-from ecorl.bench.tokens_per_joule.summary import LEAST_RUNS, over_baseline, over_seeds
+from ecorl.bench.tokens_per_joule.summary import over_baseline, over_seeds
 from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
 from ecorl.bench.tokens_per_joule.telling.page import render_page
 from ecorl.bench.tokens_per_joule.telling.tables import sections
@@ -279,7 +280,7 @@ def test_few_seeds_have_a_range_and_many_an_interval():
                      lambda run: run.machine.energy_j)  # fmt: skip
     assert few.interval == (101.0, 103.0)
     assert few.spread_name == "range of 3 runs"
-    runs = [figures("gpu_only", s, 100.0 + s) for s in range(LEAST_RUNS)]
+    runs = [figures("gpu_only", s, 100.0 + s) for s in range(LEAST_VALUES)]
     many = over_seeds(result_of(runs), "gpu_only", lambda run: run.machine.energy_j)
     assert many.spread_name == "95 % interval"
     assert 100.0 <= many.interval[0] < many.median < many.interval[1] <= 105.0
