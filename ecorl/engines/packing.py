@@ -7,6 +7,7 @@ which rows there are, and what is computed of them, stays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,6 +78,8 @@ def pack(lengths: npt.ArrayLike, budget: int) -> list[Indices]:
         raise ValueError(f"budget is {budget}, needs to be at least 1")
     if not len(parts):
         return []
+    if _whole(parts) <= budget:
+        return [np.arange(len(parts))]
     found = [(order, _starts(parts[order], budget, len(parts))) for order in _orders(parts)]
     fewest = min(len(starts) for _, starts in found)
     cuts = [_evened(parts, order, fewest, budget) for order, s in found if len(s) == fewest]
@@ -132,7 +135,7 @@ def automatic_budget(lengths: npt.ArrayLike, most: int, fixed_tokens: int) -> in
     candidates = [max(1, most >> halvings) for halvings in range(_HALVINGS + 1)]
     if not len(parts):
         return candidates[0]
-    orders = _orders(parts)
+    orders, whole, n_tokens = _orders(parts), _whole(parts), int(parts.sum())
 
     def cost(cut: Sequence[Indices]) -> int:
         return padded_tokens(parts, cut) + fixed_tokens * len(cut)
@@ -140,10 +143,19 @@ def automatic_budget(lengths: npt.ArrayLike, most: int, fixed_tokens: int) -> in
     def estimate(budget: int) -> int:
         return min(cost(_cut(o, _starts(parts[o], budget, len(parts)))) for o in orders)
 
+    def least(budget: int) -> int:
+        n_least = max(1 if whole <= budget else 2, math.ceil(n_tokens / budget))
+        return n_tokens + fixed_tokens * n_least
+
+    estimates: list[tuple[int, int]] = []
+    for budget in candidates:
+        # Rows of a small model are computed sooner than all budgets are tried.
+        if estimates and min(estimates)[0] <= least(budget):
+            break
+        estimates.append((estimate(budget), -budget))
     # Even micro-batches may have more padding than those of the estimate, and take longer to find.
-    estimates = sorted((estimate(budget), -budget) for budget in candidates)
     found: list[tuple[int, int]] = []
-    for estimated, negative in estimates:
+    for estimated, negative in sorted(estimates):
         if found and min(found)[0] <= estimated:
             break
         found.append((cost(pack(parts, -negative)), negative))
@@ -181,6 +193,11 @@ def _parts(lengths: npt.ArrayLike) -> Indices:
     if found.ndim != 2 or (found < 0).any():
         raise ValueError("lengths need to be [n_rows] or [n_rows, n_parts] numbers of at least 0")
     return found
+
+
+def _whole(parts: Indices) -> int:
+    """Tokens of all rows in one micro-batch, padding included."""
+    return len(parts) * int(parts.max(axis=0).sum())
 
 
 def _orders(parts: Indices) -> list[Indices]:

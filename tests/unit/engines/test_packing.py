@@ -131,6 +131,13 @@ def test_an_automatic_budget_saves_at_least_what_its_passes_cost(pairs, fixed):
     assert padded_tokens(pairs, cut) + fixed * (len(cut) - 1) <= whole
 
 
+@given(PAIRS, st.integers(0, 200), st.integers(0, 500))
+def test_rows_with_less_padding_than_a_pass_costs_stay_together(pairs, fixed, room):
+    whole = padded_tokens(pairs, [np.arange(len(pairs))])
+    together = len(pack(pairs, automatic_budget(pairs, whole + room, fixed))) == 1
+    assert together or whole - sum(map(sum, pairs)) > fixed
+
+
 def test_rows_that_are_alike_stay_together_and_others_are_parted():
     alike = [100] * 32
     assert len(pack(alike, automatic_budget(alike, 3200, 64))) == 1
