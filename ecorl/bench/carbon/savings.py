@@ -23,7 +23,7 @@ from ecorl.bench.carbon.waits import (
     best_steps,
     play,
 )
-from ecorl.bench.stats import RESAMPLES
+from ecorl.bench.stats import LEAST_VALUES, RESAMPLES
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
 from ecorl.carbon.series import Series
 from ecorl.controllers.waiting import Waiting
@@ -62,7 +62,7 @@ class Saving:
 
     Attributes:
         share: of the emissions of all jobs together, 0 to 1; negative where they rise.
-        interval_95: of the share, by resampling weeks; None below three weeks.
+        interval_95: of the share, by resampling weeks; None below `LEAST_VALUES` weeks.
         mean_share: mean of each job's own share.
         mean_wait_h: mean wait, h; None for a bound, which is no rule.
     """
@@ -215,10 +215,10 @@ def share_interval(
         seed: of the draws.
 
     Returns:
-        Both ends, or None below three weeks: two say nothing of a spread.
+        Both ends, or None below `LEAST_VALUES` weeks: so few say little of a spread.
     """
     numbers, place = np.unique(weeks, return_inverse=True)
-    if len(numbers) < 3:
+    if len(numbers) < LEAST_VALUES:
         return None
     plain, ruled = (np.bincount(place, part) for part in (at_once, amounts))
     picks = np.random.default_rng(seed).integers(len(numbers), size=(RESAMPLES, len(numbers)))

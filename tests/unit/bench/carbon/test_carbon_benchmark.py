@@ -47,7 +47,7 @@ def test_each_recording_has_its_figures(script, tmp_path):
         values = grid(70, seed=seed, noise=60.0).values.round(2).tolist()
         write(folder, two(values), f"{name}_2022_hourly.csv")
     path = tmp_path / "r.json"
-    words = ("--every-days", "10", "--json", str(path))
+    words = ("--every-days", "7", "--json", str(path))
     assert run(script, *words, "--traces", str(folder)) == 0
     figures, config = by_id(path)
     wanted = {f"carbon.{figure}_{name}" for figure in PER_GRID for name in "AB"}

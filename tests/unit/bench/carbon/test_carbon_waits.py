@@ -27,6 +27,7 @@ from ecorl.bench.carbon.waits import (
     play,
     told,
 )
+from ecorl.bench.stats import LEAST_VALUES
 from ecorl.carbon.forecasts.persistence import Persistence
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.forecasts.scores import score
@@ -166,7 +167,8 @@ def test_an_interval_is_that_of_weeks_drawn_anew():
         rows = np.concatenate([np.flatnonzero(weeks == w) for w in rng.integers(20, size=20)])
         drawn.append(1 - amounts[rows].sum() / at_once[rows].sum())
     assert (low, high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=2e-3)
-    assert share_interval(at_once[:8], amounts[:8], weeks[:8]) is None
+    few = 4 * (LEAST_VALUES - 1)
+    assert share_interval(at_once[:few], amounts[:few], weeks[:few]) is None
 
 
 # ---------------------------------------------------------------------------------- forecasts
