@@ -152,10 +152,13 @@ class PriceCurve:
         add, at = hulls.all.steps
         lowest, highest = costs[0] * at[0] * 0.999, costs[-1] * at[-1] * 1.001
         prices = lowest * (highest / lowest) ** _STEPS_OF_GRID
-        self._prices, self._steps = prices, (add, at)
+        self._prices = prices
         ratios = prices[:, None] / at[None, :]
-        counts = sum(w * np.searchsorted(part, ratios, side="right") for part, w in self._parts)
+        places = [(part, w, np.searchsorted(part, ratios, side="right")) for part, w in self._parts]
+        counts = sum(w * place for _, w, place in places)
+        sums = sum(w * np.concatenate(([0.0], np.cumsum(part)))[place] for part, w, place in places)
         self._tokens = (counts @ add) * self._each_s
+        self._grams = (sums @ (add * at)) * self._each_s
 
     @classmethod
     def of(cls, hulls: Hulls, fan: Fan, seconds: float) -> PriceCurve:
@@ -180,19 +183,14 @@ class PriceCurve:
             return Price(found)
         return self._capped(tokens, low_tokens, found)
 
-    def grams(self, price: float) -> float:
-        """What the tokens that a price buys emit above a pause, gCO2e, in expectation.
+    def grams(self, tokens: float) -> float:
+        """What some tokens emit above a pause, gCO2e, in expectation.
 
         Args:
-            price: g/token, without a cap.
+            tokens: number of them, trained at what they cost without a cap.
         """
-        add, at = self._steps
-        found = 0.0
-        for costs, weight in self._parts:
-            counts = np.searchsorted(costs, price / at, side="right")
-            sums = np.concatenate(([0.0], np.cumsum(costs)))[counts]
-            found += weight * float(np.sum(add * at * sums))
-        return found * self._each_s
+        # By tokens and not by their price: many hours may cost the same, and some of them be run.
+        return float(np.interp(tokens, self._tokens, self._grams))
 
     def _quantiles(self) -> FloatArray:
         """What a joule emits at equally likely quantiles, rising, g/J, the ends included."""

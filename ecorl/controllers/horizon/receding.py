@@ -27,8 +27,10 @@ _INDIFFERENT = 0.003
 """Share of the price within which the present action goes on. A price is not known as exactly as
 that, and a fifth fewer changes of width cost nothing that shows in the regret."""
 
-_ENDS = 12
-"""Number of ends that are weighed against each other where an end costs something. Invented."""
+_SPARE_H = (0, 1, 2, 4, 8, 16, 24, 36, 48, 72, 96, 144, 192, 288, 384, 576, 768)
+"""Ends that are weighed against each other where an end costs something, hours of the grid after
+the earliest one; the deadline is another. Invented. None of them hangs on the deadline, so that a
+later one changes little."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +115,12 @@ class RecedingHorizon:
             fastest = self._fastest(progress)
             return choice(self.name, now_s, self._problem, seen, fastest, Why.UNKNOWN, told)
         left_s = plan.end_s - now_s
+        if self._end_costs and left_s - self._problem.needed_s(progress) < self._problem.epoch_s:
+            # Prices alone would wait for the next hour whenever that is hardly any cleaner, and in
+            # that one again.
+            told = "keeping machines, or being late, costs more than cleaner hours would save"
+            fastest = self._fastest(progress)
+            return choice(self.name, now_s, self._problem, seen, fastest, Why.PRICED, told)
         tokens = progress.tokens_left * plan.curve.seconds / max(left_s, 1e-6)
         low = progress.low_tokens_left * plan.curve.seconds / max(left_s, 1e-6)
         price = plan.curve.price(tokens, low)
@@ -186,18 +194,18 @@ class RecedingHorizon:
     def _best_end(self, now_s: float, fan: Fan, progress: Progress) -> float:
         """The end at which training, keeping the machines and lateness cost the least."""
         p = self._problem
-        earliest_s = min(p.deadline_s, now_s + p.needed_s(progress) + p.epoch_s)
-        ends_s = set(np.linspace(earliest_s, p.deadline_s, _ENDS).tolist())
+        earliest_s = min(p.deadline_s, now_s + p.needed_s(progress))
+        ends_s = {min(p.deadline_s, earliest_s + spare * self._hour_s) for spare in _SPARE_H}
+        ends_s.add(p.deadline_s)
         if p.soft_deadline_s is not None:
             ends_s.add(min(max(p.soft_deadline_s, earliest_s), p.deadline_s))
 
         def cost_g(end_s: float) -> float:
             part = fan.first(max(1, round((end_s - now_s) / self._hour_s)))
             curve = PriceCurve.of(self._hulls, part, end_s - now_s)
-            price = curve.price(progress.tokens_left, progress.low_tokens_left)
             held_g = p.grams(self._held_w, part.mean, end_s - now_s)
             late_s = 0.0 if p.soft_deadline_s is None else max(0.0, end_s - p.soft_deadline_s)
-            return curve.grams(price.g_per_token) + held_g + late_s / HOUR_S * p.late_g_per_h
+            return curve.grams(progress.tokens_left) + held_g + late_s / HOUR_S * p.late_g_per_h
 
         return float(min(sorted(ends_s), key=cost_g))
 

@@ -59,9 +59,14 @@ def test_grams_are_those_of_the_hours_that_are_run():
     p = problem(table(BF16=100.0))
     values = np.array([100.0, 200.0, 300.0, 400.0])
     curve = PriceCurve(Hulls.of(p), values, 4 * HOUR_S)
-    price = curve.price(2 * HOUR_S * 800.0)
     # The two cleanest hours: 8 kW in each.
-    assert curve.grams(price.g_per_token) == pytest.approx(8.0 * 300.0, rel=0.01)
+    assert curve.grams(2 * HOUR_S * 800.0) == pytest.approx(8.0 * 300.0, rel=0.01)
+
+
+def test_grams_of_part_of_the_hours_that_cost_the_same_are_that_part():
+    curve = PriceCurve(Hulls.of(problem(table(BF16=100.0))), np.full(4, 400.0), 4 * HOUR_S)
+    for hours in (0.5, 1.0, 3.0):
+        assert curve.grams(hours * HOUR_S * 800.0) == pytest.approx(8.0 * 400.0 * hours)
 
 
 @settings(max_examples=20, deadline=None)
@@ -97,7 +102,7 @@ def test_hours_that_come_again_are_priced_as_if_they_stood_there(low_share):
         tokens = share * seconds * p.rate(p.fastest(p.begin()))
         price, expected = (c.price(tokens, low_share * tokens) for c in (short, whole))
         assert price == pytest.approx(expected, rel=0.02)
-        grams = [c.grams(price.g_per_token) for c in (short, whole)]
+        grams = [c.grams(tokens) for c in (short, whole)]
         assert grams[0] == pytest.approx(grams[1], rel=0.005)
     assert fan.mean == pytest.approx(fan.whole().mean(), rel=0.001)
     assert fan.first(24).mean == pytest.approx(fan.values[:24].mean())
@@ -257,6 +262,17 @@ def test_machines_that_are_given_back_are_not_kept_for_little():
     free = problem(table(BF16=100.0), hours=240.0, share=0.2)
     values = days(40)
     assert played(kept, values).done_s < played(free, values).done_s - DAY_S
+
+
+@pytest.mark.parametrize("slope", [0.0, -0.3, -1.0])
+def test_kept_machines_wait_for_no_hour_that_is_hardly_cleaner(slope):
+    p = problem(
+        table(widths=(8,), BF16=100.0), hours=240.0, share=0.2, idle_w=230.0, kept=Kept.DONE
+    )
+    # Level until 8 of the 48 hours are left to train, and then cleaner by a little each hour.
+    ahead_h = np.arange(40 * 24) - 20 * 24
+    result = played(p, 400.0 + slope * np.maximum(0, ahead_h - 40))
+    assert result.done_s - NOW_S == pytest.approx(48 * HOUR_S)
 
 
 def test_a_soft_deadline_that_costs_is_kept():
