@@ -122,7 +122,9 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
         check_whole(trainer, result, task, n_steps)
     assert [who for kind, who in seen(result) if kind is LOST] == ["member-2", "member-1"]
     assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
-    assert result.n_redone == 1
+    # On a busy machine a collective may take longer than these few seconds; its step is redone.
+    busy = [one for one in result.faults if one.kind is REDONE and "timed out" in one.message]
+    assert result.n_redone - len(busy) == 1
 
 
 def test_training_begins_without_a_member_that_is_late(elastic_cluster, tmp_path):
