@@ -113,7 +113,7 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
         }
     )
     with training(
-        tmp_path, task, width=2, drill=drill, patience=PATIENCE, timeout_s=4.0
+        tmp_path, task, width=2, drill=drill, patience=PATIENCE, timeout_s=12.0
     ) as trainer:
         trainer.set_width(3, at_step=5)
         trainer.train(100_000, until(trainer, 3, after="member-1"))
@@ -122,9 +122,7 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
         check_whole(trainer, result, task, n_steps)
     assert [who for kind, who in seen(result) if kind is LOST] == ["member-2", "member-1"]
     assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
-    # On a busy machine a collective may take longer than these few seconds; its step is redone.
-    busy = [one for one in result.faults if one.kind is REDONE and "timed out" in one.message]
-    assert result.n_redone - len(busy) == 1
+    assert result.n_redone == 1
 
 
 def test_training_begins_without_a_member_that_is_late(elastic_cluster, tmp_path):

@@ -95,10 +95,7 @@ def test_a_machine_that_goes_away_while_its_member_joins(remove, tmp_path, point
         result = trainer.train(n_steps)
         check_whole(trainer, result, task, n_steps)
     assert result.widths[-1] == 2
-    # On a busy machine a collective may take longer than these few seconds; its step is redone.
-    redone = [one for one in result.faults if one.kind is ElasticFault.STEP_REDONE]
-    assert all("timed out" in one.message for one in redone)
-    assert result.n_redone == len(redone)
+    assert result.n_redone == 0
     kinds = [(one.kind, one.who) for one in result.faults]
     assert (ElasticFault.JOINER_LOST, "member-2") in kinds
     assert ElasticFault.MEMBER_LOST not in {kind for kind, _ in kinds}

@@ -44,8 +44,12 @@ def test_an_accelerator_on_the_host_is_booked_by_its_measured_time(bench, toys, 
     batch = toys.make_batch(3)
     bench.step(1, batch)
     assert bits(bench.step(2, batch)) == bits(toys.answer(batch, Stage.REWARD).values)
-    # That of the exact path is there as well once the readings behind it are in.
-    crashed, answered = (r for r in bench.executions() if r.action is not Action.GPU)
+    runtime.close()
+    results = bench.executions()
+    # Both of the engine, and that of the exact path, which waits for the readings behind it.
+    (again,) = [r for r in results if r.action is Action.GPU]
+    assert (again.iteration, again.n_sequences, again.fault) == (1, 3, None)
+    crashed, answered = (r for r in results if r is not again)
     for result in (crashed, answered):
         assert (result.device, result.device_ids) == ("host_cpu", (toys.here("host_process"),))
         assert result.time_provenance is Provenance.MEASURED
