@@ -72,10 +72,8 @@ def _summed(runs: Sequence[RunFigures], getter: Getter) -> OverSeeds | None:
     values = [value for value in found if value is not None]
     if not values:
         return None
-    interval = None
-    if len(values) >= LEAST_VALUES:
-        interval = bootstrap_interval(values)
-    elif len(values) > 1:
+    interval = bootstrap_interval(values)
+    if interval is None and len(values) > 1:
         interval = min(values), max(values)
     return OverSeeds(median(values), interval, len(values), len(runs), tuple(values))
 

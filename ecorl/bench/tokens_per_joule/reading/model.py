@@ -74,7 +74,7 @@ class CardEnergy:
 
 
 @dataclass(frozen=True, slots=True)
-class StageDraw:
+class StageUse:
     """Executions of one stage on one kind of device.
 
     Attributes:
@@ -165,7 +165,7 @@ class RunFigures:
     busy_s: float | None = None
     machine: MachineEnergy | None = None
     card: CardEnergy | None = None
-    stages: tuple[StageDraw, ...] = ()
+    stages: tuple[StageUse, ...] = ()
     quality: tuple[QualityPoint, ...] = ()
     offloaded: Mapping[str, float] = field(default_factory=dict)
     n_faults: int = 0

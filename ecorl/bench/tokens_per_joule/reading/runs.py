@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ecorl.bench.tokens_per_joule.arms import SUPERVISED
 from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, busy_s, window_energy
-from ecorl.bench.tokens_per_joule.reading.model import PackedRun, RunFigures, StageDraw
+from ecorl.bench.tokens_per_joule.reading.model import PackedRun, RunFigures, StageUse
 from ecorl.bench.tokens_per_joule.reading.quality import quality_points
 from ecorl.config import parse_config
 from ecorl.errors import EcorlError
@@ -96,10 +96,10 @@ def _unusable(reader: LedgerReader) -> str:
     return ""
 
 
-def _stages(drawn: WindowEnergy) -> list[StageDraw]:
+def _stages(drawn: WindowEnergy) -> list[StageUse]:
     cards = simulated_cards(drawn.evidence.executions, drawn.evidence.devices)
     return [
-        StageDraw(
+        StageUse(
             role=row.role,
             device=row.device,
             time_provenance=row.time_provenance,

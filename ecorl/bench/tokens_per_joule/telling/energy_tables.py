@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ecorl.bench.tokens_per_joule.reading.model import RunFigures, StageDraw
+from ecorl.bench.tokens_per_joule.reading.model import RunFigures, StageUse
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.summary import Getter, is_bound, over_seeds
 from ecorl.bench.tokens_per_joule.telling.cells import ends, middle, per_cent
@@ -159,7 +159,7 @@ _Kind = tuple[str, Provenance, Provenance | None, bool]
 def _stage_table(result: BenchResult, kind: _Kind) -> Table:
     device, time, energy, is_simulated = kind
 
-    def is_own(stage: StageDraw) -> bool:
+    def is_own(stage: StageUse) -> bool:
         return (
             stage.device, stage.time_provenance, stage.energy_provenance, stage.is_simulated
         ) == kind  # fmt: skip
@@ -189,5 +189,5 @@ def _stage_table(result: BenchResult, kind: _Kind) -> Table:
     return table(("arm", *roles), rows, 1, caption)
 
 
-def _stages_of(runs: Iterable[RunFigures]) -> Iterable[StageDraw]:
+def _stages_of(runs: Iterable[RunFigures]) -> Iterable[StageUse]:
     return (stage for run in runs for stage in run.stages)

@@ -14,7 +14,7 @@ from ecorl.bench.tokens_per_joule.reading.model import (
     MachineEnergy,
     QualityPoint,
     RunFigures,
-    StageDraw,
+    StageUse,
 )
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult, targets_of
 from ecorl.bench.tokens_per_joule.running.idle import IdleReading
@@ -66,7 +66,7 @@ def figures(arm, seed, energy_j=100.0, provenance=MEASURED, card_j=None, **chang
     if card_j is not None:
         card = CardEnergy(card_j / 4, 3 * card_j / 4, 8.0, 0.1, 2.1, 0.9 * energy_j)
     stages = (
-        StageDraw("generation", "h100", MEASURED, provenance, 8, 1000, 5.0, energy_j / 2, False),
+        StageUse("generation", "h100", MEASURED, provenance, 8, 1000, 5.0, energy_j / 2, False),
     )
     quality = tuple(
         QualityPoint(
