@@ -19,8 +19,9 @@ import pytest
 
 from ecorl.child_process import start_module
 from ecorl.errors import ConfigError
+from ecorl.runtime.ray import ADDRESS
 from ecorl.runtime.ray import local_cluster as local
-from ecorl.runtime.ray.local_cluster import ADDRESS, LocalCluster, local_cluster
+from ecorl.runtime.ray.local_cluster import LocalCluster, local_cluster
 
 pytestmark = pytest.mark.timeout(300)
 

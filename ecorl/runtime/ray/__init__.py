@@ -12,3 +12,7 @@ sent to it once more. Who was started anew is told by its life (workers and moni
 by `NotStarted` (the scheduler). A new scheduler takes the matrix and the sums from what the
 monitors have recorded; a new monitor gets back the executions that it had not recorded yet.
 """
+
+ADDRESS = "ECORL_RAY_ADDRESS"
+"""Environment variable: address of the cluster that was started for this run. Who starts that
+cluster and who joins it both read it here."""

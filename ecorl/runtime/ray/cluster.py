@@ -22,7 +22,7 @@ from ecorl.errors import ConfigError
 from ecorl.ledger import node_name
 from ecorl.records import Role
 from ecorl.runtime.equipment.role_places import NamedGpus, named_gpus
-from ecorl.runtime.ray.local_cluster import ADDRESS
+from ecorl.runtime.ray import ADDRESS
 from ecorl.runtime.training import this_node
 
 RESTARTS = -1

@@ -34,9 +34,7 @@ from ecorl.child_process import (
     wait_or_kill,
 )
 from ecorl.errors import ConfigError
-
-ADDRESS = "ECORL_RAY_ADDRESS"
-"""Environment variable: address of the cluster that was started for this run."""
+from ecorl.runtime.ray import ADDRESS
 
 START_S = 120.0
 """Longest wait for the cluster, s. Invented: a slow machine takes some ten seconds."""
