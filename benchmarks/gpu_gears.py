@@ -15,12 +15,12 @@ from dataclasses import asdict
 
 import torch
 
+from benchmarks.gpu.figures import gear_figures, power_figure, window_facts
+from benchmarks.gpu.gears import Call, GearedStep, GearLoad, compiled_load, product_loads
+from benchmarks.gpu.llama import Llama
+from benchmarks.gpu.meter import NO_CUDA, EnergyMeter, Window
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
-from ecorl.bench.gpu.figures import gear_figures, power_figure, window_facts
-from ecorl.bench.gpu.gears import Call, GearedStep, GearLoad, compiled_load, product_loads
-from ecorl.bench.gpu.llama import Llama
-from ecorl.bench.gpu.meter import NO_CUDA, EnergyMeter, Window
 from ecorl.control import Gear
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError

@@ -18,19 +18,17 @@ from pathlib import Path
 
 import torch
 
-from ecorl.bench.command import run_benchmark
-from ecorl.bench.figures import Figure
-from ecorl.bench.gpu.attached import TimedLoop, blocks
-from ecorl.bench.gpu.figures import (
+from benchmarks.gpu.attached import TimedLoop, blocks
+from benchmarks.gpu.figures import (
     StageFigures,
     attached_figures,
     power_figure,
     window_facts,
 )
-from ecorl.bench.gpu.generation import step_error
-from ecorl.bench.gpu.llama import EAGER, Llama, fused
-from ecorl.bench.gpu.meter import NO_CUDA, EnergyMeter
-from ecorl.bench.gpu.stages import (
+from benchmarks.gpu.generation import step_error
+from benchmarks.gpu.llama import EAGER, Llama, fused
+from benchmarks.gpu.meter import NO_CUDA, EnergyMeter
+from benchmarks.gpu.stages import (
     FULL,
     QUICK,
     TrainingStep,
@@ -40,6 +38,8 @@ from ecorl.bench.gpu.stages import (
     scoring_loads,
     training_loads,
 )
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError
 

@@ -13,13 +13,11 @@ import sys
 
 import torch
 
-from ecorl.bench.command import run_benchmark
-from ecorl.bench.figures import Figure
-from ecorl.bench.gpu import sensor_figures as made
-from ecorl.bench.gpu.bursts import Burner
-from ecorl.bench.gpu.figures import power_figure, window_facts
-from ecorl.bench.gpu.meter import NO_CUDA, EnergyMeter, Window
-from ecorl.bench.gpu.sensors import (
+from benchmarks.gpu import sensor_figures as made
+from benchmarks.gpu.bursts import Burner
+from benchmarks.gpu.figures import power_figure, window_facts
+from benchmarks.gpu.meter import NO_CUDA, EnergyMeter, Window
+from benchmarks.gpu.sensors import (
     FULL,
     QUICK,
     CpuClock,
@@ -31,8 +29,10 @@ from ecorl.bench.gpu.sensors import (
     readings_alone,
     readings_under_load,
 )
-from ecorl.bench.gpu.tracer import COUNTER, readable
-from ecorl.bench.gpu.traces import refresh_period
+from benchmarks.gpu.tracer import COUNTER, readable
+from benchmarks.gpu.traces import refresh_period
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure
 from ecorl.drivers.instruments import SCOPE_MEMORY, Instrument
 from ecorl.errors import MissingToolError
 

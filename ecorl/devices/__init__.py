@@ -25,6 +25,7 @@ from ecorl.devices.profile import (
     load_profile,
     names_of_kind,
     profile_names,
+    titled_profile,
 )
 from ecorl.devices.roofline import (
     Bound,
@@ -61,4 +62,5 @@ __all__ = [
     "profile_names",
     "single_pass",
     "stage_cost",
+    "titled_profile",
 ]

@@ -332,3 +332,24 @@ def _check_number(dotted: str, value: Any, is_share: bool, where: str) -> None:
         raise ConfigError(dotted, value, "a finite number above 0", where)
     if is_share and value > 1:
         raise ConfigError(dotted, value, "a share above 0 and at most 1", where)
+
+
+_PROFILE_BY_WORDS = {
+    frozenset({"H200"}): "h200",
+    frozenset({"H100", "80GB", "HBM3"}): "h100_sxm",
+    frozenset({"A100", "SXM4", "80GB"}): "a100_sxm",
+    frozenset({"B200"}): "b200_sxm",
+    frozenset({"L4"}): "l4",
+}
+"""All words of NVML's product names but the maker's. Part of them is not enough: the PCIe, NVL and
+40 GB boards of the same chip have other limits of power and other memory."""
+
+
+def titled_profile(title: str) -> DeviceProfile | None:
+    """Find the profile of a GPU by its product name, or None where none is known.
+
+    Args:
+        title: NVML's name of the product.
+    """
+    name = _PROFILE_BY_WORDS.get(frozenset(title.replace("-", " ").split()) - {"NVIDIA"})
+    return load_profile(name) if name is not None else None

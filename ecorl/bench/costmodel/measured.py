@@ -7,21 +7,14 @@ reach are assumed, with an interval. What `benchmarks.gpu_stages` measured stand
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ecorl.bench.gpu.stages import FULL
 from ecorl.devices import DeviceProfile, cheapest, dearest, stage_cost
 from ecorl.errors import ConfigError
+from ecorl.policy.calibration.stages import SHAPE_KEYS, measured_work
 from ecorl.records import ModelShape, Stage, StageWork
-
-_DENSE = re.compile(r"gpu_stages\.(reward|reference|actor_train)\.b(\d+)x(\d+)\.j_per_token")
-_DECODE = re.compile(r"gpu_stages\.generation\.b(\d+)\.j_per_token")
-SHAPE_KEYS = ("n_layers", "hidden_size", "intermediate_size", "n_heads", "n_kv_heads", "head_dim",
-          "vocab_size", "n_params", "n_params_active")  # fmt: skip
-"""Sizes of the model in a result of `benchmarks.gpu_stages`, in the order of `ModelShape`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +69,6 @@ def measured_stages(path: Path, profile: DeviceProfile) -> list[MeasuredStage]:
 def dense(stages: Sequence[MeasuredStage]) -> list[MeasuredStage]:
     """Those whose passes take whole rows: scoring and training."""
     return [stage for stage in stages if stage.work.stage is not Stage.GENERATION]
-
-
-def measured_work(id: str, model: ModelShape) -> StageWork | None:
-    """Return the work that a figure of `benchmarks.gpu_stages` is of; None for other figures.
-
-    Args:
-        id: of the figure; energies a token stand for their workload.
-        model: shape of the decoder that was measured.
-    """
-    if found := _DENSE.fullmatch(id):
-        stage, rows, length = Stage(found[1]), int(found[2]), int(found[3])
-        shape = with_scalar_head(model) if stage is Stage.REWARD else model
-        return StageWork(stage, rows, rows * length, rows * length // 2, length, shape)
-    if found := _DECODE.fullmatch(id):
-        rows = int(found[1])
-        length = FULL.prompt + FULL.new
-        return StageWork(Stage.GENERATION, rows, rows * length, rows * FULL.new, length, model)
-    return None
-
-
-def with_scalar_head(model: ModelShape) -> ModelShape:
-    """The decoder with one score a row in place of the vocabulary's head.
-
-    Args:
-        model: with the vocabulary's.
-    """
-    head = model.hidden_size * (model.vocab_size - 1)
-    return replace(model, n_params_active=model.n_params_active - head)
 
 
 def _modelled(work: StageWork, measured_j: float, profile: DeviceProfile) -> MeasuredStage:

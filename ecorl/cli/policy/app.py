@@ -296,7 +296,7 @@ _USUAL_ROWS = 128
 def _calibration(source: Path, rows: int | None) -> Calibration:
     """Fit to a run, or to a result of gpu_stages where the source is a JSON file."""
     if source.suffix == ".json":
-        from ecorl.bench.gpu.calibration import stages_calibration
+        from ecorl.policy.calibration.stages import stages_calibration
 
         return stages_calibration(source, rows or _USUAL_ROWS)
     if rows is not None:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from ecorl import config as cfg
-from ecorl.devices import DeviceProfile, load_profile
+from ecorl.devices import DeviceProfile, load_profile, titled_profile
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
@@ -19,7 +19,7 @@ from ecorl.runtime.equipment.accelerator import (
     accelerator_place,
     check_accelerator,
 )
-from ecorl.runtime.equipment.profiles import named_profile, nameless_profile, titled_profile
+from ecorl.runtime.equipment.profiles import named_profile, nameless_profile
 from ecorl.runtime.equipment.role_places import RolePlaces, role_places
 from ecorl.runtime.training import TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import (

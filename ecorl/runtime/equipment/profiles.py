@@ -1,31 +1,11 @@
-"""Finds the device profile that a configuration or NVML names."""
+"""Finds the device profile that a configuration names, and makes one of a title alone."""
 
 from __future__ import annotations
 
 import re
 
-from ecorl.devices import DeviceProfile, chosen_profile, load_profile
+from ecorl.devices import DeviceProfile, chosen_profile
 from ecorl.records import DeviceKind
-
-_PROFILE_BY_WORDS = {
-    frozenset({"H200"}): "h200",
-    frozenset({"H100", "80GB", "HBM3"}): "h100_sxm",
-    frozenset({"A100", "SXM4", "80GB"}): "a100_sxm",
-    frozenset({"B200"}): "b200_sxm",
-    frozenset({"L4"}): "l4",
-}
-"""All words of NVML's product names but the maker's. Part of them is not enough: the PCIe, NVL and
-40 GB boards of the same chip have other limits of power and other memory."""
-
-
-def titled_profile(title: str) -> DeviceProfile | None:
-    """Find the profile of a GPU by its product name, or None where none is known.
-
-    Args:
-        title: NVML's name of the product.
-    """
-    name = _PROFILE_BY_WORDS.get(frozenset(title.replace("-", " ").split()) - {"NVIDIA"})
-    return load_profile(name) if name is not None else None
 
 
 def nameless_profile(title: str) -> DeviceProfile:

@@ -13,12 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ecorl import config as cfg
-from ecorl.devices import DeviceProfile
+from ecorl.devices import DeviceProfile, titled_profile
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import DeviceKind, Role, stage_of
-from ecorl.runtime.equipment.profiles import named_profile, nameless_profile, titled_profile
+from ecorl.runtime.equipment.profiles import named_profile, nameless_profile
 from ecorl.runtime.handles import Span
 from ecorl.runtime.training import MachineDevices, TrainingSide
 from ecorl.telemetry.sources.specs import MeteredDevice, SourceSpec

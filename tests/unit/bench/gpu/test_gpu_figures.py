@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.bench.gpu.attached import ATTACHED, PLAIN, LoopTime
-from ecorl.bench.gpu.figures import (
+from benchmarks.gpu.attached import ATTACHED, PLAIN, LoopTime
+from benchmarks.gpu.figures import (
     StageFigures,
     attached_figures,
     gear_figures,
     power_figure,
     window_facts,
 )
-from ecorl.bench.gpu.gears import GearLoad, layer_products
-from ecorl.bench.gpu.meter import Window
-from ecorl.bench.gpu.sensor_figures import phase_figures, slug
-from ecorl.bench.gpu.sensors import PhaseRow
-from ecorl.bench.gpu.stages import Workload, training_work
+from benchmarks.gpu.gears import GearLoad, layer_products
+from benchmarks.gpu.meter import Window
+from benchmarks.gpu.sensor_figures import phase_figures, slug
+from benchmarks.gpu.sensors import PhaseRow
+from benchmarks.gpu.stages import Workload, training_work
 from ecorl.control import Gear
 from ecorl.devices.llama import model_shape
 from ecorl.drivers.instruments import BoardState

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.bench.gpu.traces import (
+from benchmarks.gpu.traces import (
     TracePoint,
     changes,
     counted_energy,

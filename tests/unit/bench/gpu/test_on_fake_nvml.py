@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ecorl.bench.gpu.bursts import Burner
-from ecorl.bench.gpu.gears import GearLoad
-from ecorl.bench.gpu.meter import EnergyMeter
-from ecorl.bench.gpu.sensors import Plan
-from ecorl.bench.gpu.stages import Shapes
-from ecorl.bench.gpu.tracer import COUNTER, WHOLE, Order, Tracer, readable
+from benchmarks.gpu.bursts import Burner
+from benchmarks.gpu.gears import GearLoad
+from benchmarks.gpu.meter import EnergyMeter
+from benchmarks.gpu.sensors import Plan
+from benchmarks.gpu.stages import Shapes
+from benchmarks.gpu.tracer import COUNTER, WHOLE, Order, Tracer, readable
 from ecorl.control import Gear
 from ecorl.drivers.instruments import INSTRUMENTS
 from ecorl.drivers.nvml import NvmlDriver
@@ -157,7 +157,7 @@ def test_the_gears_benchmark(one_gpu, script, monkeypatch):
 
 def test_a_compiled_layer_is_traced_whole():
     """No break in the graph of a layer, neither in BF16 nor with torchao's FP8."""
-    from ecorl.bench.gpu.llama import Llama
+    from benchmarks.gpu.llama import Llama
     from ecorl.devices.llama import model_shape
 
     shape = replace(model_shape("160k"), n_layers=1)
@@ -169,7 +169,7 @@ def test_a_compiled_layer_is_traced_whole():
 
 
 def test_without_a_gpu_it_is_one_line(script, monkeypatch, capsys):
-    from ecorl.bench.gpu import meter
+    from benchmarks.gpu import meter
     from ecorl.errors import LibraryNotFound
 
     def nothing(self):

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from ecorl.bench.gpu.bursts import Burner
-from ecorl.bench.gpu.meter import EnergyMeter
-from ecorl.bench.gpu.tracer import COUNTER, LoadTrace, Order, Tracer
-from ecorl.bench.gpu.traces import (
+from benchmarks.gpu.bursts import Burner
+from benchmarks.gpu.meter import EnergyMeter
+from benchmarks.gpu.tracer import COUNTER, LoadTrace, Order, Tracer
+from benchmarks.gpu.traces import (
     TracePoint,
     counted_energy,
     deviations,

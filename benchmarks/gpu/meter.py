@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ecorl.bench.gpu.traces import TracePoint
+from benchmarks.gpu.traces import TracePoint
 from ecorl.config import NvmlSourceConfig
 from ecorl.drivers.instruments import BoardState, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from benchmarks.gpu.attached import ATTACHED, PLAIN, LoopTime, ratios
+from benchmarks.gpu.gears import GearLoad
+from benchmarks.gpu.meter import Window
+from benchmarks.gpu.stages import Workload
 from ecorl.bench.figures import Figure, missing
-from ecorl.bench.gpu.attached import ATTACHED, PLAIN, LoopTime, ratios
-from ecorl.bench.gpu.gears import GearLoad
-from ecorl.bench.gpu.meter import Window
-from ecorl.bench.gpu.stages import Workload
 from ecorl.bench.rounds import round_ratios
 from ecorl.bench.stats import median, spread_of
 from ecorl.control import Gear
-from ecorl.devices import check_execution
+from ecorl.devices import check_execution, titled_profile
 from ecorl.edi import EdiMatrix, edi_from_energy
 from ecorl.errors import PhysicalBoundError
 from ecorl.records import EdiReading, Provenance
-from ecorl.runtime.equipment.profiles import titled_profile
 
 MEASURED = Provenance.MEASURED
 

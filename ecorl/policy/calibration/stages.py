@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,18 +18,25 @@ from typing import Any
 
 import numpy as np
 
-from ecorl.bench.costmodel.measured import SHAPE_KEYS, measured_work, with_scalar_head
-from ecorl.devices import DeviceProfile, load_profile, stage_cost
+from ecorl.devices import DeviceProfile, load_profile, stage_cost, titled_profile
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.calibration.fit import FIXED_MIX, Lengths
 from ecorl.policy.calibration.queue import NO_OTHER_JOBS
 from ecorl.policy.calibration.reach import Reach
-from ecorl.records import NO_ABILITIES, Algorithm, ModelShape, Provenance, Stage, weakest
-from ecorl.runtime.equipment.profiles import titled_profile
+from ecorl.records import NO_ABILITIES, Algorithm, ModelShape, Provenance, Stage, StageWork, weakest
 from ecorl.scheduler.tables import COLUMN, CostTable, Setting, length_grid, roofline_table
 from ecorl.sim.scenario import Limits
 from ecorl.sim.tasks import SHARES, nominal_length
+
+_DENSE = re.compile(r"gpu_stages\.(reward|reference|actor_train)\.b(\d+)x(\d+)\.j_per_token")
+_DECODE = re.compile(r"gpu_stages\.generation\.b(\d+)\.j_per_token")
+SHAPE_KEYS = ("n_layers", "hidden_size", "intermediate_size", "n_heads", "n_kv_heads", "head_dim",
+          "vocab_size", "n_params", "n_params_active")  # fmt: skip
+"""Sizes of the model in a result of `benchmarks.gpu_stages`, in the order of `ModelShape`."""
+
+PROMPT_TOKENS, NEW_TOKENS = 256, 256
+"""Tokens of a prompt and of its completion in the generation of `benchmarks.gpu_stages`."""
 
 CARD = "u55c"
 """Second device of the calibration; its costs are those of its own model."""
@@ -116,6 +124,34 @@ def stages_calibration(path: Path, n_rows: int) -> Calibration:
         reach=Reach(1, rollout.n_rows, rollout.n_rows, prompt, prompt, new, new,
                     {"all": f"{config['model']['size']}, random weights"}),
     )  # fmt: skip
+
+
+def measured_work(id: str, model: ModelShape) -> StageWork | None:
+    """Return the work that a figure of `benchmarks.gpu_stages` is of; None for other figures.
+
+    Args:
+        id: of the figure; energies a token stand for their workload.
+        model: shape of the decoder that was measured.
+    """
+    if found := _DENSE.fullmatch(id):
+        stage, rows, length = Stage(found[1]), int(found[2]), int(found[3])
+        shape = with_scalar_head(model) if stage is Stage.REWARD else model
+        return StageWork(stage, rows, rows * length, rows * length // 2, length, shape)
+    if found := _DECODE.fullmatch(id):
+        rows = int(found[1])
+        length = PROMPT_TOKENS + NEW_TOKENS
+        return StageWork(Stage.GENERATION, rows, rows * length, rows * NEW_TOKENS, length, model)
+    return None
+
+
+def with_scalar_head(model: ModelShape) -> ModelShape:
+    """The decoder with one score a row in place of the vocabulary's head.
+
+    Args:
+        model: with the vocabulary's.
+    """
+    head = model.hidden_size * (model.vocab_size - 1)
+    return replace(model, n_params_active=model.n_params_active - head)
 
 
 def _read(path: Path) -> dict[str, Any]:

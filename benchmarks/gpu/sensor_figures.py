@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from benchmarks.gpu.figures import MEASURED, figure, known
+from benchmarks.gpu.sensors import CpuUse, Lag, LengthRow, PhaseRow
+from benchmarks.gpu.tracer import LoadTrace
+from benchmarks.gpu.traces import quantile, refresh_intervals, refresh_period
 from ecorl.bench.figures import Figure, missing
-from ecorl.bench.gpu.figures import MEASURED, figure, known
-from ecorl.bench.gpu.sensors import CpuUse, Lag, LengthRow, PhaseRow
-from ecorl.bench.gpu.tracer import LoadTrace
-from ecorl.bench.gpu.traces import quantile, refresh_intervals, refresh_period
 from ecorl.bench.stats import median, spread_of
 from ecorl.drivers.instruments import Instrument
 

@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ecorl.bench.gpu.generation import Generator
-from ecorl.bench.gpu.llama import Llama
+from benchmarks.gpu.generation import Generator
+from benchmarks.gpu.llama import Llama
+from ecorl.policy.calibration.stages import NEW_TOKENS, PROMPT_TOKENS
 from ecorl.records import ModelShape, Stage, StageWork
 
 TOKENS_AT_ONCE = 8192
@@ -71,7 +72,7 @@ class Shapes:
 
 
 FULL = Shapes(
-    (1, 8, 32, 128, 512), (8, 128), 256, 256,
+    (1, 8, 32, 128, 512), (8, 128), PROMPT_TOKENS, NEW_TOKENS,
     ((8, 512), (32, 512), (64, 1024), (8, 2048)), ((8, 512), (16, 1024)),
 )  # fmt: skip
 """Those of the full pass."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ecorl.bench.gpu.llama import Llama
-from ecorl.bench.gpu.stages import TrainingStep, adamw
+from benchmarks.gpu.llama import Llama
+from benchmarks.gpu.stages import TrainingStep, adamw
 from ecorl.control import Gear
 from ecorl.records import ModelShape
 from ecorl.trainer.gears.formats import supported
