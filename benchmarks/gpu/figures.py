@@ -54,6 +54,7 @@ def window_facts(windows: Sequence[Window]) -> dict[str, object]:
     clocks = known([s.sm_clock_hz for s in states])
     return {
         "windows_s": [round(w.time_s, 4) for w in windows],
+        "spans_s": [[w.energy.t_start_s, w.energy.t_end_s] for w in windows],
         "calls": [w.n_calls for w in windows],
         "energy_j": [w.energy_j for w in windows],
         "method": sorted({str(w.energy.method) for w in windows}),

@@ -92,23 +92,29 @@ class EnergyMeter:
     Args:
         synchronize: waits until the GPU has done what was launched.
         interval_s: of the sampler, s.
+        counter_interval_s: of a counter that is slow to read, s.
 
     Raises:
         MissingToolError: when there is no GPU.
     """
 
-    def __init__(self, synchronize: Callable[[], None], interval_s: float = 0.1) -> None:
+    def __init__(
+        self,
+        synchronize: Callable[[], None],
+        interval_s: float = 0.1,
+        counter_interval_s: float = 1.0,
+    ) -> None:
         self.synchronize, self.driver = synchronize, NvmlDriver()
         self.device = first_gpu(self.driver)
         metered = MeteredDevice(gpus=(self.device.uuid,))
-        source = NvmlSourceConfig(interval_s=interval_s)
+        source = NvmlSourceConfig(interval_s=interval_s, counter_interval_s=counter_interval_s)
         self._id = f"gpu{self.device.index}"
         self.sampler = Sampler([SourceSpec((source,), metered)])
 
     def __enter__(self) -> EnergyMeter:
         self.sampler.start()
         # A window that began before the first reading would have no counter at its start.
-        self._settle(time.monotonic())
+        self._settle(self._edge_s())
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -152,10 +158,10 @@ class EnergyMeter:
             duration_s: how long, s.
         """
         self.synchronize()
-        start_s = time.monotonic()
+        start_s = self._edge_s()
         time.sleep(duration_s)
         state = self.driver.board_state(self.device)
-        end_s = time.monotonic()
+        end_s = self._edge_s()
         return Window(end_s - start_s, 0, self.energy(start_s, end_s), state)
 
     def repeat(self, call: Callable[[], object], length_s: float, call_s: float) -> Window:
@@ -170,7 +176,7 @@ class EnergyMeter:
         state: BoardState | None = None
         n_calls = 0
         self.synchronize()
-        start_s = time.monotonic()
+        start_s = self._edge_s()
         while time.monotonic() - start_s < length_s:
             for _ in range(n_between):
                 call()
@@ -178,8 +184,22 @@ class EnergyMeter:
             if state is None and time.monotonic() - start_s > 0.5 * length_s:
                 state = self.driver.board_state(self.device)
             self.synchronize()
-        end_s = time.monotonic()
+        end_s = self._edge_s()
         return Window(end_s - start_s, n_calls, self.energy(start_s, end_s), state)
+
+    def once(self, call: Callable[[], object]) -> Window:
+        """Measure one call of a load.
+
+        Args:
+            call: launches the load.
+        """
+        self.synchronize()
+        start_s = self._edge_s()
+        call()
+        self.synchronize()
+        end_s = self._edge_s()
+        state = self.driver.board_state(self.device)
+        return Window(end_s - start_s, 1, self.energy(start_s, end_s), state)
 
     def warm_up(self, call: Callable[[], object], length_s: float) -> float:
         """Call a load until it is warm; returns the time of its last call, s.
@@ -214,6 +234,11 @@ class EnergyMeter:
         """
         call_s = self.warm_up(call, warm_up_s)
         return [self.repeat(call, length_s, call_s) for _ in range(n_repetitions)]
+
+    def _edge_s(self) -> float:
+        """The time now, s, at which the sampler reads as well."""
+        self.sampler.mark_edge()
+        return time.monotonic()
 
     def _settle(self, t_end_s: float) -> None:
         until_s = time.monotonic() + _SETTLE_S

@@ -21,6 +21,14 @@ class NvmlSourceConfig(Model):
 
     type: Literal["nvml"] = "nvml"
     interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="time between two readings")
+    counter_interval_s: StrictFloat = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="time between two readings of a GPU's energy counter where one takes longer "
+        "than 0.5 ms; it is read as well where a stage of a second or more begins and ends. "
+        "Elsewhere, and with 0, it is read with each power reading",
+    )
 
 
 class RaplSourceConfig(Model):

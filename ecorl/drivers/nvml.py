@@ -205,6 +205,11 @@ class NvmlDriver:
         """Share of the last sample period in which a kernel ran, 0 to 1."""
         return float(self._call("nvmlDeviceGetUtilizationRates", device.handle).gpu) / 100.0
 
+    def processes(self, device: NvmlDevice) -> list[tuple[int, int | None]]:
+        """Id of each process that computes on a GPU, and its memory there, bytes, or None."""
+        found = self._call("nvmlDeviceGetComputeRunningProcesses", device.handle)
+        return [(int(one.pid), one.usedGpuMemory) for one in found]
+
     def power_limits(self, device: NvmlDevice) -> PowerLimits:
         """Enforced, requested and allowed power limits, W; read only."""
         low, high = self._limit("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)

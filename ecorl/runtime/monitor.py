@@ -20,6 +20,7 @@ from ecorl.records import (
     DeviceKind,
     PowerSample,
     Provenance,
+    Role,
     SmoothedPower,
     StageResult,
     weakest,
@@ -36,6 +37,11 @@ _SUMMED_EVERY_S = 1.0
 _IDLE_EVERY_S = 0.25
 """How old the sum beside all executions may be when it is asked for, s: it costs a look at each gap
 between two stages, and trainers of small models log ten times a second."""
+
+
+_LONG_S = 1.0
+"""Executions that hold a device for so long, s, are read at their edges: an energy counter that is
+slow to read is read once a second otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +144,13 @@ class Monitor(Protocol):
         """
         ...
 
-    def hold(self, serial: int, spans: Sequence[Span]) -> None:
+    def hold(self, serial: int, spans: Sequence[Span], role: Role | None = None) -> None:
         """Note which devices an execution that is under way has held so far, and holds now.
 
         Args:
             serial: of the execution.
             spans: all of them; those that are under way end at infinity.
+            role: what is executed; None where that is not known.
         """
         ...
 
@@ -210,6 +217,8 @@ class NodeMonitor:
         self._lock = threading.Lock()
         self._late: list[tuple[int, StageResult, Sequence[Span]]] = []
         self._meters: dict[str, _Meter] = {}
+        # Whether the last execution of a role took long, by which the next one's begin is read.
+        self._is_long: dict[Role, bool] = {}
         # Whether somebody says when all executions so far are noted here (`settle`).
         self._is_told = False
 
@@ -229,6 +238,7 @@ class NodeMonitor:
         """Account what waits for readings, and stop sampling."""
         # The sampler still runs: the last executions wait for its next readings.
         self._place_late(at_any_price=True)
+        self.sampler.mark_edge()
         self.accounts.close(patience_s=3 * self._longest_s + 0.2)
         self.sampler.stop()
 
@@ -298,12 +308,17 @@ class NodeMonitor:
         """Record a device whose power is not read. See `Monitor`."""
         self._ledger.device(record)
 
-    def hold(self, serial: int, spans: Sequence[Span]) -> None:
+    def hold(self, serial: int, spans: Sequence[Span], role: Role | None = None) -> None:
         """Note which devices an execution under way has held so far. See `Monitor`."""
+        if self._is_at_edge(spans[-1:], role):
+            self.sampler.mark_edge()
         self.accounts.hold(serial, self._windows(spans))
 
     def add(self, serial: int, result: StageResult, spans: Sequence[Span]) -> None:
         """Account a finished execution. See `Monitor`."""
+        if self._is_at_edge(spans[-1:], result.role):
+            self.sampler.mark_edge()
+        self._is_long[result.role] = bool(spans) and all(map(_is_long, spans))
         unnamed = any(s.device_ids is None for s in spans) and not self.gpu_path_ids()
         if unnamed and self._has_meters:
             with self._lock:
@@ -329,6 +344,12 @@ class NodeMonitor:
         self._add_up()
 
     # ------------------------------------------------------------ inside
+
+    def _is_at_edge(self, newest: Sequence[Span], role: Role | None) -> bool:
+        """Whether a span begins or ends now that takes long, or that is expected to."""
+        if any(math.isinf(span.t_end_s) for span in newest):
+            return role is not None and self._is_long.get(role, False)
+        return any(map(_is_long, newest))
 
     def _windows(self, spans: Sequence[Span]) -> list[DeviceWindow]:
         return [
@@ -415,6 +436,10 @@ class NodeMonitor:
 
     def _energy_j(self, name: str, start_s: float, end_s: float) -> float | None:
         return self.sampler.history.energy(name, start_s, end_s).energy_j
+
+
+def _is_long(span: Span) -> bool:
+    return span.t_end_s - span.t_start_s >= _LONG_S
 
 
 def added_up(parts: Iterable[float | None]) -> float | None:

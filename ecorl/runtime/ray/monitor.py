@@ -17,7 +17,7 @@ from ecorl.devices import DeviceProfile
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, error_of, fault_of
 from ecorl.ledger import DeviceRecord, FileReader, Ledger
-from ecorl.records import DeviceKind, EventKind, StageResult
+from ecorl.records import DeviceKind, EventKind, Role, StageResult
 from ecorl.runtime.equipment.role_places import RolePlaces
 from ecorl.runtime.handles import Span
 from ecorl.runtime.monitor import NodeEnergy, NodeMonitor, NodePower
@@ -141,10 +141,10 @@ class MonitorActor:
         """Record a device whose power is not read. See `ecorl.runtime.monitor.Monitor`."""
         self._running().device(record)
 
-    def hold(self, serial: int, spans: Sequence[Span]) -> None:
+    def hold(self, serial: int, spans: Sequence[Span], role: Role | None = None) -> None:
         """Note which devices an execution has held so far. See `ecorl.runtime.monitor.Monitor`."""
         if serial not in self._seen:
-            self._running().hold(serial, spans)
+            self._running().hold(serial, spans, role)
 
     def add(self, serial: int, result: StageResult, spans: Sequence[Span]) -> None:
         """Account a finished execution, once. See `ecorl.runtime.monitor.Monitor`."""

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from ecorl.engines.lanes.messages import error_of
 from ecorl.ledger import DeviceRecord
-from ecorl.records import DeviceKind, StageResult
+from ecorl.records import DeviceKind, Role, StageResult
 from ecorl.runtime.handles import Span
 from ecorl.runtime.monitor import NodeEnergy, NodePower
 from ecorl.runtime.ray.monitor import ExecutionKey, MonitorNews, key_of
@@ -146,11 +146,11 @@ class RemoteMonitor:
         """Record a device whose power is not read."""
         self._actor.device.remote(record)
 
-    def hold(self, serial: int, spans: Sequence[Span]) -> None:
+    def hold(self, serial: int, spans: Sequence[Span], role: Role | None = None) -> None:
         """Note which devices an execution has held so far."""
         with self._lock:
             self._held[serial] = list(spans)
-        self._actor.hold.remote(serial, list(spans))
+        self._actor.hold.remote(serial, list(spans), role)
 
     def add(self, serial: int, result: StageResult, spans: Sequence[Span]) -> None:
         """Account a finished execution."""

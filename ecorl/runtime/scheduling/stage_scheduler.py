@@ -230,7 +230,7 @@ class StageScheduler:
             spans: all of them, on the trainer's machine.
         """
         for part in self._charges.charged(stage.work, spans):
-            self._monitors[part.node].hold(stage.serial, part.spans)
+            self._monitors[part.node].hold(stage.serial, part.spans, stage.work.role)
 
     def end_stage(
         self, stage: PlacedStage, spans: Sequence[Span], node: str, *, is_timed: bool = True
@@ -268,7 +268,8 @@ class StageScheduler:
         if lane.place.is_metered:
             monitor = self._monitors[lane.place.node]
             t_start_s = pending.t_submit_s + monitor.ahead_s
-            monitor.hold(stage.serial, [Span(t_start_s, math.inf, lane.place.device_ids)])
+            span = Span(t_start_s, math.inf, lane.place.device_ids)
+            monitor.hold(stage.serial, [span], stage.work.role)
 
     def land(self, stage: PlacedStage, clock: AbstractContextManager[object] = UNTIMED) -> Landed:
         """Wait for a batch at the completion barrier, and record what came.

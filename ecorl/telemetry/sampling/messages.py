@@ -1,8 +1,8 @@
 """The lines that travel between the sampling process and its parent: one JSON object a line.
 
 Towards the child, once: a list of `SourceSpec`, with the configuration of its sources in it, which
-the child validates. From the child, first ``{"ready": [...]}`` with one report a spec, then
-``{"samples": [...]}`` for every read.
+the child validates; after it `EDGE` for each edge of a stage. From the child, first
+``{"ready": [...]}`` with one report a spec, then ``{"samples": [...]}`` for every read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pydantic import TypeAdapter
 
 from ecorl.records import DeviceKind, PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
+
+EDGE = b"."
+"""What the child gets where a stage begins or ends."""
 
 
 @dataclass(frozen=True)

@@ -158,8 +158,14 @@ class Sampler:
             return smoother.at(now_s)
 
     def watermark_s(self, device_id: str) -> float | None:
-        """Time of the newest sample of a device, s: windows that end before it are final."""
+        """Time up to which the energy of a device is final, s: windows that end before it are."""
         return self.history.watermark_s(device_id)
+
+    def mark_edge(self) -> None:
+        """Ask for readings now, because a stage begins or ends; never waits and never raises."""
+        process = self._process
+        if process is not None:
+            process.mark_edge()
 
     # ------------------------------------------------------------ the receiving thread
 
@@ -274,7 +280,7 @@ class Sampler:
     def _mark_silent(self, now_s: float) -> None:
         """Missing readings for devices whose source says nothing, so that time still advances."""
         for device in self.devices:
-            newest_s = self.history.watermark_s(device.device_id)
+            newest_s = self.history.newest_s(device.device_id)
             if newest_s is None:  # its very first read may hang
                 newest_s = self._since_s[device.device_id]
             silent = self._faults.get(device.device_id) in (SILENT, SAMPLER_LOST)

@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 from ecorl.errors import UserError
 from ecorl.telemetry.sampling.messages import (
@@ -27,6 +28,7 @@ from ecorl.telemetry.sampling.messages import (
     encode_ready,
     encode_samples,
 )
+from ecorl.telemetry.sources.protocol import EdgeSource
 from ecorl.telemetry.sources.registry import DescribedSource, open_source
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
@@ -105,36 +107,49 @@ def step_s(interval_s: float, jitter: random.Random) -> float:
     return max(step, min(interval_s, SHORTEST_STEP_S))
 
 
-def poll(source: DescribedSource, outlet: Outlet, stop: threading.Event) -> None:
+def poll(
+    source: DescribedSource, outlet: Outlet, stop: threading.Event, edge: threading.Event
+) -> None:
     """Read a source at its interval, with jitter, on the monotonic clock, until told to stop.
 
     Args:
         source: an open source.
         outlet: where its samples go.
         stop: ends the polling; set here when the parent has gone.
+        edge: set where a stage begins or ends; an `EdgeSource` is read at once then.
     """
     jitter = random.Random()
     due_s = time.monotonic()
-    while not stop.wait(max(0.0, due_s - time.monotonic())):
+    while not stop.is_set():
+        if edge.wait(max(0.0, due_s - time.monotonic())):
+            edge.clear()
+            samples = source.read_edge() if isinstance(source, EdgeSource) else ()
+            if samples and not outlet.write(encode_samples(samples)):
+                stop.set()
+            continue
         if not outlet.write(encode_samples(source.read())):
             stop.set()
-            return
         due_s += step_s(source.interval_s, jitter)
         # After a late read the pace goes on from now; missed readings are not made up in a burst.
         due_s = max(due_s, time.monotonic())
 
 
-def watch_parent(parent_pid: int, stop: threading.Event) -> None:
+def watch_parent(parent_pid: int, stop: threading.Event, edges: Sequence[threading.Event]) -> None:
     """Return when standard input ends, the parent has changed, or `stop` is set.
 
     Args:
         parent_pid: process id of the parent at the start.
         stop: set when the sampling ends.
+        edges: set at each message of the parent.
     """
     while not stop.is_set() and os.getppid() == parent_pid:
         readable, _, _ = select.select([0], [], [], PARENT_CHECK_S)
-        if readable and not os.read(0, 4096):
+        if not readable:
+            continue
+        if not os.read(0, 4096):
             return
+        for edge in edges:
+            edge.set()
 
 
 def _die(args: threading.ExceptHookArgs) -> None:
@@ -153,17 +168,19 @@ def main(argv: list[str]) -> int:
     threading.excepthook = _die
     outlet, parent_pid = Outlet(int(argv[1])), int(argv[2])
     line = b""
-    while not line.endswith(b"\n"):
+    while b"\n" not in line:  # an edge may follow at once
         chunk = os.read(0, 65536)
         if not chunk:
             return 0
         line += chunk
-    sources, reports = open_all(decode_specs(line.decode()))
+    sources, reports = open_all(decode_specs(line.partition(b"\n")[0].decode()))
     stop = threading.Event()
     if outlet.write(encode_ready(reports)) and sources:
-        for source in sources:
-            threading.Thread(target=poll, args=(source, outlet, stop), daemon=True).start()
-        watch_parent(parent_pid, stop)
+        edges = [threading.Event() for source in sources]
+        for source, edge in zip(sources, edges, strict=True):
+            threading.Thread(target=poll, args=(source, outlet, stop, edge), daemon=True).start()
+        at_edges = [e for s, e in zip(sources, edges, strict=True) if isinstance(s, EdgeSource)]
+        watch_parent(parent_pid, stop, at_edges)
     stop.set()
     # A thread may hang in a driver: neither wait for it nor release what it is using.
     os._exit(0)

@@ -8,10 +8,11 @@ import os
 import select
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 
 from ecorl.child_process import start_module, wait_or_kill
-from ecorl.telemetry.sampling.messages import encode_specs
+from ecorl.telemetry.sampling.messages import EDGE, encode_specs
 from ecorl.telemetry.sources.specs import SourceSpec
 
 PIPE_BYTES = 1 << 20
@@ -49,15 +50,26 @@ class SamplerProcess:
             raise
         finally:
             os.close(write_fd)
+        # No descriptor is written to that `end` has closed: its number may be another file's.
+        self._stdin_lock = threading.Lock()
+        self._has_ended = False
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.write(encode_specs(specs).encode())
                 self._popen.stdin.flush()
+                os.set_blocking(self._popen.stdin.fileno(), False)
 
     @property
     def pid(self) -> int:
         """Process id."""
         return self._popen.pid
+
+    def mark_edge(self) -> None:
+        """Ask for a reading at once; dropped where the process does not listen. Never raises."""
+        with self._stdin_lock:
+            if self._popen.stdin is not None and not self._has_ended:
+                with contextlib.suppress(OSError):
+                    os.write(self._popen.stdin.fileno(), EDGE)
 
     def lines(self, timeout_s: float) -> list[bytes] | None:
         """Return all complete lines, after at most `timeout_s`; None when the process has ended."""
@@ -87,7 +99,8 @@ class SamplerProcess:
 
     def end(self) -> None:
         """End the process within a bounded time and close its pipes; never raises."""
-        with contextlib.suppress(OSError):
+        with self._stdin_lock, contextlib.suppress(OSError):
+            self._has_ended = True
             if self._popen.stdin is not None:
                 self._popen.stdin.close()
         wait_or_kill(self._popen, PATIENCE_S, reap_s=PATIENCE_S)

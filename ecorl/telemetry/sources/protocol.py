@@ -35,3 +35,12 @@ class PowerSource(Protocol):
     def close(self) -> None:
         """Release the driver; safe to call twice."""
         ...
+
+
+@runtime_checkable
+class EdgeSource(Protocol):
+    """A source that gains by a reading right where a stage begins or ends."""
+
+    def read_edge(self) -> tuple[PowerSample, ...]:
+        """One sample a device, now; none for a device whose last reading is as good."""
+        ...

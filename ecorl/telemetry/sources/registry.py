@@ -62,7 +62,7 @@ def build(config: SourceConfig, spec: SourceSpec) -> DescribedSource:
     device = spec.device
     match config:
         case NvmlSourceConfig():
-            return NvmlSource(device.gpus or None, interval_s=config.interval_s)
+            return NvmlSource(device.gpus or None, config.interval_s, config.counter_interval_s)
         case RaplSourceConfig():
             return RaplSource(config.root, config.interval_s)
         case XrtSourceConfig():

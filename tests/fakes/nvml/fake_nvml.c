@@ -17,6 +17,14 @@
  *   max_limit_mw P     highest power limit, mW            (700000)
  *   error CALL CODE [GPU]   CALL returns CODE, for one GPU or all
  *   field ID SCOPE CODE     nvmlReturn of one field in one scope
+ *   burn_us CALL A B C [GPU]  CALL keeps the processor busy for A us, in 9 of 100 calls B, in one C
+ *   count_to FILE           every call of the four below adds a line with its name
+ *   limiter ID SHARE        field ID counts this share of the time, ns, since time 0
+ *   memory_mw P             power of the memory scope, mW (as the GPU's)
+ *   sm_mhz_at_peak N        SM clock while power is at its peak, MHz (1980, as elsewhere)
+ *
+ * Those are nvmlDeviceGetTotalEnergyConsumption, nvmlDeviceGetPowerUsage,
+ * nvmlDeviceGetFieldValues and nvmlDeviceGetUtilizationRates.
  *
  * Without that variable the library refuses to start, as if it were not there: a process in which
  * some test has loaded it is a machine without NVML to every other test.
@@ -33,7 +41,7 @@
 #define MAX_MIG 7
 #define MAX_RULES 16
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, LIBRARY_NOT_FOUND = 12 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, LIBRARY_NOT_FOUND = 12 };
 
 typedef struct {
   int gpu;
@@ -63,19 +71,36 @@ typedef struct {
 } field_rule_t;
 
 typedef struct {
-  int devices, mig, zero, n_errors, n_fields;
+  char call[64];
+  double usual_s, slow_s, slowest_s;
+  int gpu; /* -1: all */
+} burn_rule_t;
+
+typedef struct {
+  uint32_t field;
+  double share;
+} limiter_rule_t;
+
+typedef struct {
+  int devices, mig, zero, n_errors, n_fields, n_burns;
   unsigned int max_limit_mw;
   unsigned long long counter_mj; /* 0: it counts */
   double base_mw, peak_mw, period_s, duty, refresh_s, module_extra_mw;
   error_rule_t errors[MAX_RULES];
   field_rule_t fields[MAX_RULES];
+  burn_rule_t burns[MAX_RULES];
+  char count_to[256];
+  int n_limiters;
+  unsigned int sm_mhz_at_peak;
+  double memory_mw;
+  limiter_rule_t limiters[MAX_RULES];
 } control_t;
 
 static device_t table[MAX_GPUS][MAX_MIG + 1];
 static int users;
 
 static control_t load(void) {
-  control_t c = {2, 0, 0, 0, 0, 700000, 0, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}};
+  control_t c = {2, 0, 0, 0, 0, 0, 700000, 0, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}, {{{0}, 0, 0, 0, 0}}, {0}};
   const char *path = getenv("ECORL_FAKE_NVML_CONTROL");
   FILE *file = path ? fopen(path, "r") : NULL;
   char line[256], call[64];
@@ -100,12 +125,60 @@ static control_t load(void) {
       rule->code = b;
       rule->gpu = a == 3 ? d : -1;
     }
+    sscanf(line, "count_to %255s", c.count_to);
+    double us[3];
+    a = sscanf(line, "burn_us %63s %lf %lf %lf %d", call, &us[0], &us[1], &us[2], &b);
+    if (a >= 4 && c.n_burns < MAX_RULES) {
+      burn_rule_t *rule = &c.burns[c.n_burns++];
+      strcpy(rule->call, call);
+      rule->usual_s = us[0] / 1e6, rule->slow_s = us[1] / 1e6, rule->slowest_s = us[2] / 1e6;
+      rule->gpu = a == 5 ? b : -1;
+    }
+    if (sscanf(line, "limiter %d %lf", &a, &number) == 2 && c.n_limiters < MAX_RULES)
+      c.limiters[c.n_limiters++] = (limiter_rule_t){(uint32_t)a, number};
+    sscanf(line, "memory_mw %lf", &c.memory_mw);
+    sscanf(line, "sm_mhz_at_peak %u", &c.sm_mhz_at_peak);
     if (sscanf(line, "field %d %d %d", &a, &b, &d) == 3 && c.n_fields < MAX_RULES)
       c.fields[c.n_fields++] = (field_rule_t){(uint32_t)a, (uint32_t)b, d};
   }
   if (file) fclose(file);
   return c;
 }
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Half of what a call burns: once before its answer and once behind it, so that the answer is of
+ * the middle of the call. */
+static void burn_half(const control_t *c, const char *call, int gpu, unsigned int number) {
+  for (int i = 0; i < c->n_burns; i++) {
+    const burn_rule_t *rule = &c->burns[i];
+    unsigned int rank = number * 61 % 100; /* 0 to 99, each once in 100 calls */
+    if (strcmp(rule->call, call) || (rule->gpu >= 0 && rule->gpu != gpu)) continue;
+    double end_s = now_s() + 0.5 * (rank == 0 ? rule->slowest_s : rank < 10 ? rule->slow_s : rule->usual_s);
+    while (now_s() < end_s) continue;
+  }
+}
+
+static void count(const control_t *c, const char *call) {
+  FILE *file = c->count_to[0] ? fopen(c->count_to, "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%s\n", call);
+  fclose(file);
+}
+
+#define BURN(value_is_set)                  \
+  do {                                      \
+    static unsigned int number;             \
+    number++;                               \
+    count(&c, __func__);                    \
+    burn_half(&c, __func__, device->gpu, number); \
+    value_is_set;                           \
+    burn_half(&c, __func__, device->gpu, number); \
+  } while (0)
 
 /* What a call must return before it does anything: an injected error, or UNINITIALIZED. */
 static int gate(const control_t *c, const char *call, const device_t *device) {
@@ -121,12 +194,6 @@ static int gate(const control_t *c, const char *call, const device_t *device) {
   control_t c = load();                          \
   int status = gate(&c, __func__, device);       \
   if (status != OK) return status
-
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static double phase_s(const control_t *c, int gpu, double t) {
   t -= 0.25 * gpu * c->period_s;
@@ -247,20 +314,47 @@ int nvmlDeviceGetName(device_t *device, char *text, unsigned int n) {
 #ifndef WITHOUT_ENERGY
 int nvmlDeviceGetTotalEnergyConsumption(device_t *device, unsigned long long *mj) {
   ENTER(device);
-  *mj = c.counter_mj ? c.counter_mj : (unsigned long long)energy_mj(&c, device->gpu, now_s());
+  BURN(*mj = c.counter_mj ? c.counter_mj : (unsigned long long)energy_mj(&c, device->gpu, now_s()));
   return OK;
 }
 #endif
 
 int nvmlDeviceGetPowerUsage(device_t *device, unsigned int *mw) {
   ENTER(device);
-  *mw = (unsigned int)average_mw(&c, device->gpu, now_s());
+  BURN(*mw = (unsigned int)average_mw(&c, device->gpu, now_s()));
   return OK;
+}
+
+/* Power limits, the energy counter and the limiters' counters; they answer unless told not to. */
+static void other_field(const control_t *c, int gpu, double t, field_t *value) {
+  const uint32_t limits_mw[] = {200000, c->max_limit_mw, 700000, 600000}; /* fields 187 to 190 */
+  int answers = 1;
+  if (value->field >= 187 && value->field <= 190) {
+    value->value.u = limits_mw[value->field - 187];
+  } else if (value->field == 191) {
+    value->type = 3;
+    value->value.ull = (uint64_t)energy_mj(c, gpu, t);
+  } else if (value->field == 192) {
+    value->value.u = 650000;
+  } else {
+    answers = 0;
+    for (int k = 0; k < c->n_limiters; k++) {
+      if (c->limiters[k].field != value->field) continue;
+      value->type = 3;
+      value->value.ull = (uint64_t)(1e9 * c->limiters[k].share * t);
+      answers = 1;
+    }
+  }
+  if (answers && value->status == NOT_SUPPORTED) value->status = OK;
+  for (int k = 0; k < c->n_fields; k++)
+    if (c->fields[k].field == value->field && c->fields[k].scope == 0)
+      value->status = (uint32_t)c->fields[k].code;
 }
 
 int nvmlDeviceGetFieldValues(device_t *device, int n, field_t *values) {
   ENTER(device);
-  double t = now_s();
+  double t;
+  BURN(t = now_s());
   for (int i = 0; i < n; i++) {
     field_t *value = &values[i];
     value->type = 1;
@@ -270,6 +364,8 @@ int nvmlDeviceGetFieldValues(device_t *device, int n, field_t *values) {
         value->status = (uint32_t)c.fields[k].code;
     double mw = value->field == 186 ? power_mw(&c, device->gpu, t) : average_mw(&c, device->gpu, t);
     value->value.u = (uint32_t)(mw + (value->scope == 1 && mw > 0 ? c.module_extra_mw : 0.0));
+    if (value->scope == 2 && c.memory_mw > 0) value->value.u = (uint32_t)c.memory_mw;
+    if (value->scope == 0) other_field(&c, device->gpu, t, value);
   }
   return OK;
 }
@@ -277,7 +373,7 @@ int nvmlDeviceGetFieldValues(device_t *device, int n, field_t *values) {
 int nvmlDeviceGetUtilizationRates(device_t *device, unsigned int *gpu_and_memory) {
   ENTER(device);
   if (c.mig) return NOT_SUPPORTED;
-  gpu_and_memory[0] = (unsigned int)(100.0 * c.duty);
+  BURN(gpu_and_memory[0] = (unsigned int)(100.0 * c.duty));
   gpu_and_memory[1] = 0;
   return OK;
 }
@@ -285,6 +381,8 @@ int nvmlDeviceGetUtilizationRates(device_t *device, unsigned int *gpu_and_memory
 int nvmlDeviceGetClockInfo(device_t *device, int domain, unsigned int *mhz) {
   ENTER(device);
   *mhz = domain == 2 ? 2619 : 1980;
+  if (domain < 2 && c.sm_mhz_at_peak && power_mw(&c, device->gpu, now_s()) >= c.peak_mw)
+    *mhz = c.sm_mhz_at_peak;
   return OK;
 }
 
@@ -318,6 +416,74 @@ int nvmlDeviceGetPowerManagementLimitConstraints(device_t *device, unsigned int 
   ENTER(device);
   *low = 200000;
   *high = c.max_limit_mw;
+  return OK;
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(device_t *device, unsigned int *mw) {
+  ENTER(device);
+  *mw = 700000;
+  return OK;
+}
+
+int nvmlSystemGetNVMLVersion(char *text, unsigned int n) {
+  ENTER(NULL);
+  snprintf(text, n, "13.999.0-fake");
+  return OK;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+  ENTER(NULL);
+  *version = 13000;
+  return OK;
+}
+
+int nvmlDeviceGetMemoryInfo(device_t *device, unsigned long long *total_free_used) {
+  ENTER(device);
+  total_free_used[0] = 80ull << 30;
+  total_free_used[1] = 79ull << 30;
+  total_free_used[2] = 1ull << 30;
+  return OK;
+}
+
+int nvmlDeviceGetPersistenceMode(device_t *device, int *mode) {
+  ENTER(device);
+  *mode = 1;
+  return OK;
+}
+
+int nvmlDeviceGetAPIRestriction(device_t *device, int api, int *is_restricted) {
+  ENTER(device);
+  if (api != 0) return NOT_SUPPORTED;
+  *is_restricted = 1;
+  return OK;
+}
+
+int nvmlDeviceGetMaxClockInfo(device_t *device, int domain, unsigned int *mhz) {
+  ENTER(device);
+  *mhz = domain == 2 ? 2619 : 1980;
+  return OK;
+}
+
+int nvmlDeviceGetDefaultApplicationsClock(device_t *device, int domain, unsigned int *mhz) {
+  ENTER(device);
+  *mhz = domain == 2 ? 2619 : 1785;
+  return OK;
+}
+
+int nvmlDeviceGetSupportedMemoryClocks(device_t *device, unsigned int *n, unsigned int *mhz) {
+  ENTER(device);
+  if (!mhz) return *n = 2, INSUFFICIENT_SIZE;
+  mhz[0] = 2619, mhz[1] = 1593;
+  return OK;
+}
+
+/* From 1980 down to 210 MHz by 15. */
+int nvmlDeviceGetSupportedGraphicsClocks(device_t *device, unsigned int memory_mhz, unsigned int *n,
+                                         unsigned int *mhz) {
+  ENTER(device);
+  if (memory_mhz != 2619) return NOT_FOUND;
+  if (!mhz) return *n = 119, INSUFFICIENT_SIZE;
+  for (unsigned int i = 0; i < *n; i++) mhz[i] = 1980 - 15 * i;
   return OK;
 }
 

@@ -125,3 +125,48 @@ def test_a_machine_without_meters_draws_nothing_that_could_be_missing(start):
     monitor = start()
     monitor.settle()
     assert monitor.drawn() == NodeEnergy()
+
+
+class Edges:
+    """Counts the edges that a monitor asks its sampler for."""
+
+    def __init__(self, monitor, monkeypatch):
+        self.n = 0
+        monkeypatch.setattr(monitor.sampler, "mark_edge", self.mark)
+
+    def mark(self):
+        self.n += 1
+
+    def since(self):
+        n, self.n = self.n, 0
+        return n
+
+
+def test_readings_are_asked_for_at_the_edges_of_long_executions(start, recording, monkeypatch):
+    monitor = start(recording)
+    edges, now_s = Edges(monitor, monkeypatch), time.monotonic() - 100.0
+    role = Stage.GENERATION.value
+
+    def run(serial, *spans):
+        """Hold and add; returns the edges at the begin and at the end."""
+        found = []
+        for n in range(len(spans)):
+            monitor.hold(serial, [*spans[:n], Span(spans[n].t_start_s, math.inf)], role)
+        found.append(edges.since())
+        monitor.add(serial, result(spans[-1]), list(spans))
+        return (*found, edges.since())
+
+    short, long = Span(now_s, now_s + 0.9), Span(now_s, now_s + 1.0)
+    assert run(1, short) == (0, 0)
+    assert run(2, long) == (0, 1)  # that it would take long was not known
+    assert run(3, long) == (1, 1)
+    assert run(4, short) == (1, 0)
+    assert run(5, short) == (0, 0)
+    # A stage in many small pieces is no long one, however long they are together.
+    pieces = [Span(now_s + n, now_s + n + 0.5) for n in range(4)]
+    assert run(6, *pieces) == (0, 0)
+    assert run(7, *pieces) == (0, 0)
+    # One without times, and one whose role is not told.
+    monitor.add(8, result(long), ())
+    monitor.hold(9, [Span(now_s, math.inf)])
+    assert edges.since() == 0

@@ -87,6 +87,85 @@ def final(sampler, device_id, t_s):
 # ---------------------------------------------------------------- truth
 
 
+SELDOM = SourceSpec((NvmlSourceConfig(interval_s=10.0),))
+
+
+def test_an_edge_is_read_at_once(nvml_environment, start):
+    """A source that is due in ten seconds is read where a stage begins and ends."""
+    sampler = start(SELDOM)
+    until(lambda: sampler.watermark_s("gpu1") is not None)
+    time.sleep(0.05)  # the first reading is no stand-in for an edge any more
+    edges_s = []
+    for _ in range(2):
+        sampler.mark_edge()
+        edges_s.append(time.monotonic())
+        until(lambda: sampler.watermark_s("gpu1") >= edges_s[-1] - 0.02)
+        time.sleep(0.3)
+    readings = sampler.history.readings("gpu0", edges_s[0] - 0.02, edges_s[1] + 5.0)
+    assert len(readings) == 2
+    energy = sampler.history.energy("gpu0", readings[0].t_s, readings[1].t_s)
+    truth_j = true_energy_j(readings[1].t_s) - true_energy_j(readings[0].t_s)
+    # Each reading lies within the call that it comes from.
+    assert energy.energy_j == pytest.approx(truth_j, abs=0.002 * 2 * PEAK_W)
+
+
+def test_edges_before_the_start_and_behind_the_end_are_dropped(nvml_environment, start):
+    sampler = Sampler([NVML])
+    sampler.mark_edge()
+    sampler.start(WAIT_S)
+    sampler.stop()
+    sampler.mark_edge()
+
+
+def test_edges_of_a_process_that_does_not_read_them_are_dropped(nvml_environment, start):
+    sampler = start(NVML)
+    os.kill(sampler.pid, signal.SIGSTOP)
+    try:
+        for _ in range(70_000):  # more than a pipe takes
+            sampler.mark_edge()
+    finally:
+        os.kill(sampler.pid, signal.SIGCONT)
+    newest_s = time.monotonic()
+    final(sampler, "gpu0", newest_s)
+
+
+def test_a_source_that_gains_nothing_by_edges_keeps_its_pace(start):
+    sampler = start(replace(MODELLED, candidates=(ModelledSourceConfig(interval_s=10.0),)))
+    until(lambda: sampler.watermark_s("gpu0") is not None)
+    first_s = sampler.watermark_s("gpu0")
+    for _ in range(5):
+        sampler.mark_edge()
+        time.sleep(0.05)
+    assert sampler.watermark_s("gpu0") == first_s
+
+
+def test_a_slow_counter_costs_few_calls_and_no_truth(nvml_environment, start, tmp_path):
+    calls = tmp_path / "calls"
+    counter = "nvmlDeviceGetTotalEnergyConsumption"
+    lines = ("devices 1", f"burn_us {counter} 3700 11900 29700", f"count_to {calls}")
+    nvml_environment.set(*lines)
+    sampler = start(SourceSpec((NvmlSourceConfig(),)))
+    time.sleep(1.5)  # by then it is known to be slow
+
+    def n_calls():
+        return calls.read_text().splitlines().count(counter)
+
+    before, begin_s = n_calls(), time.monotonic()
+    sampler.mark_edge()
+    time.sleep(2.5)
+    sampler.mark_edge()
+    end_s = time.monotonic()
+    final(sampler, "gpu0", end_s)
+    length_s = time.monotonic() - begin_s
+    assert n_calls() - before <= length_s + 3
+    energy = sampler.history.energy("gpu0", begin_s, end_s)
+    truth_j = true_energy_j(end_s) - true_energy_j(begin_s)
+    # A counter read at the edges is wrong by its calls' time at most, on a busy machine by more.
+    assert energy.energy_j == pytest.approx(truth_j, rel=0.1)
+    assert energy.method == "counter"
+    assert len(sampler.history.readings("gpu0", begin_s, end_s)) >= 10
+
+
 def test_counter_and_integral_against_the_truth(nvml_environment, start):
     sampler = start(NVML)
     assert [d.device_id for d in sampler.devices] == ["gpu0", "gpu1"]

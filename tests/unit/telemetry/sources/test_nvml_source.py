@@ -1,11 +1,13 @@
 """The NVML source against known truth, with faults, in this process."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
 from ecorl.config import NvmlSourceConfig
+from ecorl.drivers.nvml import NvmlDriver
 from ecorl.errors import DriverError
 from ecorl.telemetry.sources import nvml
 from ecorl.telemetry.sources.nvml import NvmlSource
@@ -175,3 +177,79 @@ def test_no_gpu_is_an_error(fake_nvml):
     fake_nvml.set("devices 0")
     with pytest.raises(DriverError, match="no GPU"):
         NvmlSource().open()
+
+
+class Calls:
+    """A clock that a call of the energy counter moves on, and the calls so far, by GPU."""
+
+    def __init__(self, source, monkeypatch, call_s):
+        self.now_s, self.counts = 1000.0, [0, 0]
+        read = NvmlDriver.energy_j
+
+        def slowly(driver, device):
+            self.counts[device.index] += 1
+            self.now_s += call_s[device.index]
+            return read(driver, device)
+
+        monkeypatch.setattr(source, "_clock", lambda: self.now_s)
+        monkeypatch.setattr(NvmlDriver, "energy_j", slowly)
+
+    def poll(self, source, length_s, interval_s=0.1):
+        """Read for some time; returns the samples of each GPU."""
+        end_s, found = self.now_s + length_s, ([], [])
+        while self.now_s < end_s:
+            for gpu, sample in enumerate(source.read()):
+                found[gpu].append(sample)
+            self.now_s += interval_s
+        return found
+
+
+def test_a_slow_counter_is_read_once_a_second_and_the_power_as_ever(source, monkeypatch):
+    calls = Calls(source, monkeypatch, (0.003, 0.00002))
+    calls.poll(source, 1.0)  # by then it is known which one is slow
+    calls.counts = [0, 0]
+    slow, fast = calls.poll(source, 20.0)
+    assert 15 <= calls.counts[0] <= 20
+    assert calls.counts[1] == len(fast)
+    counted = [s.t_s for s in slow if s.energy_j is not None]
+    assert len(counted) == calls.counts[0]
+    assert min(b - a for a, b in pairwise(counted)) >= 1.0
+    assert all(s.power_w is not None and s.error is None for s in slow)
+    assert all(s.energy_j is not None for s in fast)
+
+
+def test_a_counter_that_was_slow_for_a_moment_is_read_as_before(source, monkeypatch):
+    calls = Calls(source, monkeypatch, [0.003, 0.003])
+    calls.poll(source, 1.0)
+    monkeypatch.setattr(NvmlDriver, "energy_j", lambda driver, device: 1.0)
+    calls.poll(source, 6.0)
+    assert all(s.energy_j == 1.0 for samples in calls.poll(source, 2.0) for s in samples)
+
+
+def test_a_slow_counter_is_read_with_each_power_where_the_config_wants_it(fake_nvml, monkeypatch):
+    config = NvmlSourceConfig(counter_interval_s=0.0)
+    source = open_source(SourceSpec((config,))).source
+    calls = Calls(source, monkeypatch, (0.003, 0.003))
+    found = calls.poll(source, 3.0)
+    assert calls.counts == [len(samples) for samples in found]
+    source.close()
+
+
+def test_an_edge_is_read_with_the_counter_but_not_twice(source, monkeypatch):
+    calls = Calls(source, monkeypatch, (0.003, 0.003))
+    calls.poll(source, 3.0)
+    calls.counts = [0, 0]
+    calls.now_s += 0.05
+    assert [s.energy_j is not None for s in source.read_edge()] == [True, True]
+    assert source.read_edge() == ()
+    assert calls.counts == [1, 1]
+    # It stands in for the reading of its second.
+    calls.poll(source, 0.9)
+    assert calls.counts == [1, 1]
+
+
+def test_a_lost_gpu_is_not_read_at_an_edge(source, fake_nvml):
+    fake_nvml.set(*LOST)
+    source.read()
+    time.sleep(2 * nvml.EDGE_APART_S)
+    assert [s.device_id for s in source.read_edge()] == ["gpu1"]
