@@ -12,6 +12,8 @@
 # make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
 # make bench-long  run them with more repetitions
+# make gpu         measure what only a GPU shows: MINUTES=9, OUT=DIR, WHEELS=DIR, COMMIT=ID
+# make gpu-wheels  fetch into WHEELS=DIR the packages that a GPU machine without a network lacks
 # make policy      train the shipped placement policy from nothing
 # make wheel       build the wheel into dist/
 # make clean       remove the environment, what was built, and caches
@@ -25,7 +27,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo demo-carbon demo-all demo-ray policy test test-all test-numpy1 test-openrlhf test-roll pages checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-carbon demo-all demo-ray gpu gpu-wheels policy test test-all test-numpy1 test-openrlhf test-roll pages checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -147,6 +149,15 @@ bench: install csim
 bench-long: install csim
 	@$(FRAMEWORKS)/environment.sh openrlhf $(PYTHON) >/dev/null
 	$(BIN)/python -m benchmarks --long
+
+# The machine's own Python, with its own PyTorch: nothing is installed, and nothing set on the GPU.
+MINUTES ?= 9
+gpu:
+	@$(PYTHON) -m benchmarks.gpu --minutes "$(MINUTES)" $(if $(OUT),--out "$(OUT)") \
+	  $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")
+
+gpu-wheels:
+	@$(PYTHON) -m benchmarks.gpu.run.wheels "$(WHEELS)"
 
 policy: install
 	@$(BIN)/ecorl policy train --folder $(POLICY_RUN) --out ecorl/scheduler/shipped/scheduler.onnx

@@ -9,42 +9,32 @@ Not part of `make bench`: it needs a GPU of 80 GB that nothing else uses, for so
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from benchmarks.gpu.attached import TimedLoop, blocks
-from benchmarks.gpu.figures import (
-    StageFigures,
-    attached_figures,
-    power_figure,
-    window_facts,
-)
-from benchmarks.gpu.generation import step_error
-from benchmarks.gpu.llama import EAGER, Llama, fused
-from benchmarks.gpu.meter import NO_CUDA, EnergyMeter
-from benchmarks.gpu.stages import (
+from benchmarks.gpu.figures import attached_figures
+from benchmarks.gpu.loads.generation import step_error
+from benchmarks.gpu.loads.llama import EAGER, Llama, fused
+from benchmarks.gpu.loads.stages import (
     FULL,
     QUICK,
     TrainingStep,
-    Workload,
     generation_loads,
     random_tokens,
     scoring_loads,
     training_loads,
 )
+from benchmarks.gpu.sensing.meter import NO_CUDA, EnergyMeter
+from benchmarks.gpu.table import BENCHMARK, SIZE, StageTable
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError
 
-BENCHMARK = "gpu_stages"
-SIZE = "1b"
 REPETITIONS, LENGTH_S, QUICK_LENGTH_S = 3, 3.0, 1.0
 FUSES = True
 """Whether a step of generation is fused and captured; tests on a CPU do without."""
@@ -66,40 +56,18 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         error = step_error(
             model, random_tokens(model, 4, shapes.longest), fused() if FUSES else EAGER
         )
-        stages, facts = StageFigures(BENCHMARK, meter.device.name), dict[str, object]()
-        idle = [power_figure(f"{BENCHMARK}.idle_before_w", meter.idle(2 * length_s),
-                             "a CUDA context and the model are there, nothing runs")]  # fmt: skip
-
-        def take(loads: Iterable[tuple[Workload, Callable[[], object]]]) -> None:
-            for workload, call in loads:
-                windows = meter.measure(call, n_repetitions=REPETITIONS, length_s=length_s)
-                stages.add(workload, windows)
-                facts[workload.name] = {"how": workload.how, **window_facts(windows)}
-
-        take(generation_loads(model, shapes, graphs=FUSES))
+        table = StageTable(meter, SIZE, shape, REPETITIONS, length_s)
+        table.idle("before", "a CUDA context and the model are there, nothing runs")
+        table.take(generation_loads(model, shapes, graphs=FUSES))
         torch.cuda.empty_cache()
-        take(scoring_loads(model, shapes))
-        take(training_loads(model, shapes))
+        table.take(scoring_loads(model, shapes))
+        table.take(training_loads(model, shapes))
         torch.cuda.empty_cache()
-        idle.append(power_figure(f"{BENCHMARK}.idle_after_w", meter.idle(2 * length_s),
-                                 "the same after all stages"))  # fmt: skip
-        config: dict[str, object] = {
-            "gpu": meter.device.name,
-            "driver": meter.driver.version(),
-            "power_limit_w": meter.driver.power_limits(meter.device).enforced_w,
-            "torch": torch.__version__,
-            "model": {"size": SIZE, **asdict(shape), "weights": "random", "dtype": "bfloat16"},
-            "repetitions": REPETITIONS,
-            "window_s": length_s,
-            "workloads": facts,
-            "step_error": error,
-            "refused": stages.refused,
-            "edi": json.loads(stages.edi.to_json()),
-        }
-        uuid = meter.device.uuid
+        table.idle("after", "the same after all stages")
+        config, uuid = table.config(error), meter.device.uuid
     # Its sampler has ended: in the plain arm nothing of ecorl runs.
     attached = _attached(model, uuid, quick=options.quick)
-    return config, [*idle, *stages.figures, *attached]
+    return config, [*table.figures(), *attached]
 
 
 def _attached(model: Llama, uuid: str, *, quick: bool) -> list[Figure]:

@@ -13,11 +13,11 @@ import sys
 
 import torch
 
-from benchmarks.gpu import sensor_figures as made
-from benchmarks.gpu.bursts import Burner
 from benchmarks.gpu.figures import power_figure, window_facts
-from benchmarks.gpu.meter import NO_CUDA, EnergyMeter, Window
-from benchmarks.gpu.sensors import (
+from benchmarks.gpu.loads.bursts import Burner
+from benchmarks.gpu.sensing import sensor_figures as made
+from benchmarks.gpu.sensing.meter import NO_CUDA, EnergyMeter, Window
+from benchmarks.gpu.sensing.sensors import (
     FULL,
     QUICK,
     CpuClock,
@@ -29,8 +29,8 @@ from benchmarks.gpu.sensors import (
     readings_alone,
     readings_under_load,
 )
-from benchmarks.gpu.tracer import COUNTER, readable
-from benchmarks.gpu.traces import refresh_period
+from benchmarks.gpu.sensing.tracer import COUNTER, readable
+from benchmarks.gpu.sensing.traces import refresh_period
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.drivers.instruments import SCOPE_MEMORY, Instrument

@@ -1,14 +1,9 @@
-"""What the benchmarks on a real NVIDIA GPU measure with.
+"""What only an NVIDIA GPU shows: ``make gpu``, and what the full benchmarks of a GPU measure with.
 
-traces          arithmetic on recorded readings: integrals, changes, rise times; no hardware
-tracer          a process that reads every instrument as fast as it is told
-meter           the energy of repetitions of a load, by ecorl's own sampler
-llama           a Llama of random weights in plain PyTorch, nothing to download
-generation      sampling from it with a cache, a step as a replayed CUDA graph
-stages          the stages of RLHF as loads: generation, reward, reference, training
-gears           a training step by numeric format, and matrix products alone
-bursts          loads of a known duty, for the sensors
-sensors         what NVML's instruments say of such loads
-attached        the same loop with ecorl and without it
-figures         the figures of all of these
+facts, training, clocks, training_gears, stage_table, sampling   the parts of the pass
+run/       what is asked for, a process a part, packages from wheels
+loads/     a Llama of random weights, its stages and formats, TRL's GRPO, bursts
+sensing/   energy by ecorl's own sampler, instruments read closely, limiters, recorded readings
+attached   the same loop with ecorl and without it
+table, figures, training_figures   what becomes of what was measured
 """

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.gpu.tracer import Order, Tracer
-from benchmarks.gpu.traces import counted_energy
+from benchmarks.gpu.sensing.tracer import Order, Tracer
+from benchmarks.gpu.sensing.traces import counted_energy
 from ecorl.bench.rounds import balanced_order
 from ecorl.config import Config, NvmlSourceConfig, TelemetryConfig
 from ecorl.loop import measure

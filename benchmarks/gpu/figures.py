@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.gpu.attached import ATTACHED, PLAIN, LoopTime, ratios
-from benchmarks.gpu.gears import GearLoad
-from benchmarks.gpu.meter import Window
-from benchmarks.gpu.stages import Workload
+from benchmarks.gpu.loads.gears import GearLoad
+from benchmarks.gpu.loads.stages import Workload
+from benchmarks.gpu.sensing.meter import Window
 from ecorl.bench.figures import Figure, missing
 from ecorl.bench.rounds import round_ratios
 from ecorl.bench.stats import median, spread_of
@@ -19,6 +19,10 @@ from ecorl.records import EdiReading, Provenance
 
 MEASURED = Provenance.MEASURED
 
+STAGE_UNITS = {"j_per_token": "J/token", "power_w": "W", "tokens_per_s": "token/s",
+               "tokens_per_j": "token/J", "edi_j_per_token": "J/token"}  # fmt: skip
+"""Figures of each workload of a stage, with their units."""
+
 
 def known(values: Sequence[float | None]) -> list[float]:
     """Return the values that are there.
@@ -29,7 +33,13 @@ def known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def figure(id: str, values: Sequence[float | None], unit: str, note: str) -> Figure:
+def figure(
+    id: str,
+    values: Sequence[float | None],
+    unit: str,
+    note: str,
+    provenance: Provenance = MEASURED,
+) -> Figure:
     """Make a figure of repetitions: their median and spread; missing where one is missing.
 
     Args:
@@ -37,11 +47,12 @@ def figure(id: str, values: Sequence[float | None], unit: str, note: str) -> Fig
         values: one a repetition.
         unit: of the values.
         note: what was measured.
+        provenance: of the values.
     """
     kept = known(values)
     if not kept or len(kept) < len(values):
         return missing(id, unit, "the energy of a repetition is not known" if values else "not run")
-    return Figure(id, median(kept), unit, MEASURED, spread_of(kept), note=note)
+    return Figure(id, median(kept), unit, provenance, spread_of(kept), note=note)
 
 
 def window_facts(windows: Sequence[Window]) -> dict[str, object]:
@@ -107,13 +118,10 @@ class StageFigures:
             workload: what was measured.
             windows: its repetitions.
         """
-        stem = f"{self._benchmark}.{workload.name}"
-        units = {"j_per_token": "J/token", "power_w": "W", "tokens_per_s": "token/s",
-                 "tokens_per_j": "token/J", "edi_j_per_token": "J/token"}  # fmt: skip
         why = self._refusal(workload, windows)
         if why is not None:
             self.refused[workload.name] = why
-            self.figures += [missing(f"{stem}.{name}", unit, why) for name, unit in units.items()]
+            self.leave_out(workload.name, why)
             return
         tokens = [w.n_calls * workload.n_counted for w in windows]
         per_token = [edi_from_energy(w.energy_j, n) for w, n in zip(windows, tokens, strict=True)]
@@ -125,10 +133,23 @@ class StageFigures:
             "edi_j_per_token": self._edi(workload, windows),
         }
         counted = "new tokens" if workload.n_counted == workload.work.n_output_tokens else "tokens"
-        for name, unit in units.items():
+        for name, unit in STAGE_UNITS.items():
             tail = "per completion token" if name.startswith("edi") else f"{counted} counted"
             note = f"{workload.how}; {tail}; idle power included"
-            self.figures.append(figure(f"{stem}.{name}", values[name], unit, note))
+            id = f"{self._benchmark}.{workload.name}.{name}"
+            self.figures.append(figure(id, values[name], unit, note))
+
+    def leave_out(self, workload: str, why: str) -> None:
+        """Make the figures of a workload missing.
+
+        Args:
+            workload: its name.
+            why: the reason.
+        """
+        self.figures += [
+            missing(f"{self._benchmark}.{workload}.{name}", unit, why)
+            for name, unit in STAGE_UNITS.items()
+        ]
 
     def _edi(self, workload: Workload, windows: Sequence[Window]) -> list[float | None]:
         found: list[float | None] = []

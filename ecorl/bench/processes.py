@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import psutil
 
@@ -22,7 +23,13 @@ _KILL_S = 5.0
 
 
 def run_to_end(
-    command: Sequence[str], *, cwd: Path, limit_s: float | None = None, grace_s: float = GRACE_S
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    limit_s: float | None = None,
+    grace_s: float = GRACE_S,
+    env: Mapping[str, str] | None = None,
+    stderr: IO[bytes] | None = None,
 ) -> int | None:
     """Run a command, and end everything that it started when it ends or is cut off.
 
@@ -35,6 +42,8 @@ def run_to_end(
         cwd: its working folder.
         limit_s: longest time, s; None for no limit.
         grace_s: time between SIGTERM and SIGKILL, s.
+        env: its environment; None: that of this process.
+        stderr: file for what it says on stderr; None: where this process says it.
 
     Returns:
         The exit code; None when the command was cut off at the limit.
@@ -43,7 +52,7 @@ def run_to_end(
         OSError: when the command cannot be started.
     """
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
-    process = subprocess.Popen(command, cwd=cwd, start_new_session=True)
+    process = subprocess.Popen(command, cwd=cwd, env=env, stderr=stderr, start_new_session=True)
     try:
         while not _has_ended(process):
             if deadline_s is not None and time.monotonic() >= deadline_s:

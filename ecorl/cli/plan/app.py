@@ -155,7 +155,8 @@ _Fitted = Annotated[
     Path | None,
     typer.Option(
         "--fitted", metavar="FILE", show_default="none",
-        help="Take the stages' times and energies from a file of ecorl policy calibrate.",
+        help="Take the stages' times and energies from a file of ecorl policy calibrate, or from "
+        "a result of gpu_stages (.json).",
     ),
 ]  # fmt: skip
 _Shares = Annotated[

@@ -74,9 +74,9 @@ class PlanQuestion:
         if self.run is not None:
             return stages_of_run(self.run)
         if self.fitted is not None:
-            from ecorl.policy.calibration.calibration import Calibration
+            from ecorl.policy.calibration.stages import load_calibration
 
-            return stages_of_calibration(Calibration.load(self.fitted), length)
+            return stages_of_calibration(load_calibration(self.fitted), length)
         return told_shares(self.shares)
 
 

@@ -92,7 +92,8 @@ _CalibrationToTrain = Annotated[
     typer.Option(
         metavar="FILE",
         show_default="none",
-        help="Train on variations of one run instead: a file of ecorl policy calibrate.",
+        help="Train on variations of one run instead: a file of ecorl policy calibrate, or a "
+        "result of gpu_stages (.json).",
     ),
 ]
 _RunsToTrain = Annotated[
@@ -211,7 +212,8 @@ def evaluate(
         typer.Option(
             metavar="FILE",
             show_default="none",
-            help="Compare on variations of one run instead: a file of ecorl policy calibrate.",
+            help="Compare on variations of one run instead: a file of ecorl policy calibrate, or a "
+            "result of gpu_stages (.json).",
         ),
     ] = None,
     runs: _RunsToCompare = None,
@@ -290,15 +292,12 @@ def export(
         say(f"policy: {path}")
 
 
-_USUAL_ROWS = 128
-
-
 def _calibration(source: Path, rows: int | None) -> Calibration:
     """Fit to a run, or to a result of gpu_stages where the source is a JSON file."""
     if source.suffix == ".json":
-        from ecorl.policy.calibration.stages import stages_calibration
+        from ecorl.policy.calibration.stages import USUAL_ROWS, stages_calibration
 
-        return stages_calibration(source, rows or _USUAL_ROWS)
+        return stages_calibration(source, rows or USUAL_ROWS)
     if rows is not None:
         raise ConfigError("--rows", rows, "nothing for a run, which has its own")
     from ecorl.policy.calibration.calibrate import calibrate as fit

@@ -12,6 +12,7 @@ from ecorl.cli.policy.replays import read_runs, unseen
 from ecorl.cli.policy.training import OURS, telling
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration.stages import load_calibration
 from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.comparison import PolicyComparison
 from ecorl.policy.evaluation.evaluate import FilePolicy, compare
@@ -58,7 +59,7 @@ def comparison(
     if runs and calibration is not None:
         raise ConfigError("--runs", str(runs[0]), "no runs beside --calibration")
     file = PolicyFile(path)
-    fitted = None if calibration is None else Calibration.load(calibration)
+    fitted = None if calibration is None else load_calibration(calibration)
     n, n_seeds, n_iterations = size
     replays, seen = unseen(read_runs(runs), file.record) if runs else ([], ())
     scenarios = kept_out(

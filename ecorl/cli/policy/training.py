@@ -15,6 +15,7 @@ from rich.console import Console
 from ecorl.cli.output import say, writing
 from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration.stages import load_calibration
 from ecorl.policy.calibration.words import holds_for
 from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.comparison import PolicyComparison
@@ -40,7 +41,9 @@ from ecorl.runtime.progress import progress
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.sim.scenario import Scenario
 
-CALIBRATION_FILE = "calibration.toml"
+CALIBRATION_FILE, RESULT_FILE = "calibration.toml", "gpu_stages.json"
+"""The calibration that a training began with, or the result of gpu_stages that it is made of."""
+
 REPORT_FILE = "report.html"
 OURS = "learned"
 
@@ -106,7 +109,7 @@ def prepare(
             raise RunError(f"{folder} is there and not empty: go on in it with --resume, or "
                            "choose another --folder")  # fmt: skip
         plan = replace(QUICK if quick else TrainingPlan(), **changes)
-        made = None if calibration is None else Calibration.load(calibration)
+        made = None if calibration is None else load_calibration(calibration)
         return TrainingJob(plan, folder, made, calibration)
     if quick:
         raise ConfigError("--quick", True, "a fresh training: a plan goes on as it began")
@@ -135,12 +138,13 @@ def _stored_calibration(folder: Path, plan: TrainingPlan, given: Path | None) ->
     """The calibration that the training began with; another one would be another pool."""
     if plan.family != "fitted":
         return None
-    kept = folder / CALIBRATION_FILE
+    as_result = folder / RESULT_FILE
+    kept = as_result if as_result.is_file() else folder / CALIBRATION_FILE
     if given is not None and kept.is_file():
-        Calibration.load(given)
+        load_calibration(given)
         if given.read_bytes() != kept.read_bytes():
             raise RunError(f"{folder} holds the training of another calibration than {given}")
-    return Calibration.load(kept)
+    return load_calibration(kept)
 
 
 def run(job: TrainingJob, out: Path, with_comparison: bool, console: Console) -> None:
@@ -211,7 +215,8 @@ def _claim(job: TrainingJob) -> None:
         return
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(job.source, job.folder / CALIBRATION_FILE)
+        name = RESULT_FILE if job.source.suffix == ".json" else CALIBRATION_FILE
+        shutil.copyfile(job.source, job.folder / name)
     except OSError as error:
         raise RunError(f"{job.folder} cannot be written ({error.strerror})") from error
 

@@ -41,6 +41,9 @@ PROMPT_TOKENS, NEW_TOKENS = 256, 256
 CARD = "u55c"
 """Second device of the calibration; its costs are those of its own model."""
 
+USUAL_ROWS = 128
+"""Completions of a batch where a calibration is read from a result and nothing else is told."""
+
 _SHORTEST, _LONGEST = 0.5, 4.0
 """Lengths of the table over the completion that was measured. Invented: a line does not hold for
 ever."""
@@ -69,6 +72,20 @@ class MeasuredLevel:
     energy: float
     spread: float | None
     n_windows: int
+
+
+def load_calibration(path: Path) -> Calibration:
+    """Read a calibration that was saved, or make one of a result of `benchmarks.gpu_stages`.
+
+    Args:
+        path: what `Calibration.save` wrote, or a result (``.json``).
+
+    Raises:
+        ConfigError: when it cannot be read, or a value in it is not acceptable.
+    """
+    if path.suffix == ".json":
+        return stages_calibration(path, USUAL_ROWS)
+    return Calibration.load(path)
 
 
 def stages_calibration(path: Path, n_rows: int) -> Calibration:

@@ -99,6 +99,12 @@ typedef struct {
 static device_t table[MAX_GPUS][MAX_MIG + 1];
 static int users;
 
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static control_t load(void) {
   control_t c = {2, 0, 0, 0, 0, 0, 700000, 0, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}, {{{0}, 0, 0, 0, 0}}, {0}};
   const char *path = getenv("ECORL_FAKE_NVML_CONTROL");
@@ -145,21 +151,16 @@ static control_t load(void) {
   return c;
 }
 
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Half of what a call burns: once before its answer and once behind it, so that the answer is of
- * the middle of the call. */
-static void burn_half(const control_t *c, const char *call, int gpu, unsigned int number) {
+/* Burns up to a share of what a call takes from its begin on: a half before the answer and all of
+ * it behind, so that the answer is of the middle of the call. */
+static void burn(const control_t *c, const char *call, int gpu, unsigned int number, double from_s,
+                 double share) {
   for (int i = 0; i < c->n_burns; i++) {
     const burn_rule_t *rule = &c->burns[i];
     unsigned int rank = number * 61 % 100; /* 0 to 99, each once in 100 calls */
     if (strcmp(rule->call, call) || (rule->gpu >= 0 && rule->gpu != gpu)) continue;
-    double end_s = now_s() + 0.5 * (rank == 0 ? rule->slowest_s : rank < 10 ? rule->slow_s : rule->usual_s);
-    while (now_s() < end_s) continue;
+    double whole_s = rank == 0 ? rule->slowest_s : rank < 10 ? rule->slow_s : rule->usual_s;
+    while (now_s() < from_s + share * whole_s) continue;
   }
 }
 
@@ -170,14 +171,14 @@ static void count(const control_t *c, const char *call) {
   fclose(file);
 }
 
-#define BURN(value_is_set)                  \
-  do {                                      \
-    static unsigned int number;             \
-    number++;                               \
-    count(&c, __func__);                    \
-    burn_half(&c, __func__, device->gpu, number); \
-    value_is_set;                           \
-    burn_half(&c, __func__, device->gpu, number); \
+#define BURN(value_is_set)                                       \
+  do {                                                           \
+    static unsigned int number;                                  \
+    number++;                                                    \
+    count(&c, __func__);                                         \
+    burn(&c, __func__, device->gpu, number, from_s, 0.5);        \
+    value_is_set;                                                \
+    burn(&c, __func__, device->gpu, number, from_s, 1.0);        \
   } while (0)
 
 /* What a call must return before it does anything: an injected error, or UNINITIALIZED. */
@@ -191,8 +192,10 @@ static int gate(const control_t *c, const char *call, const device_t *device) {
 }
 
 #define ENTER(device)                            \
+  double from_s = now_s();                       \
   control_t c = load();                          \
   int status = gate(&c, __func__, device);       \
+  (void)from_s;                                  \
   if (status != OK) return status
 
 static double phase_s(const control_t *c, int gpu, double t) {

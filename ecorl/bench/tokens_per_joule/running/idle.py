@@ -87,10 +87,11 @@ def read_idle(
         begin_s = time.monotonic() + _FIRST_S
         end_s = begin_s + time_s
         # Behind the end by two readings, so that the counter is known at the end as well.
-        until_s = end_s + 2.5 * max(source.interval_s for source in sources)
-        while time.monotonic() < until_s:
-            wait()
-            time.sleep(_POLL_S)
+        for until_s in (begin_s, end_s, end_s + 2.5 * max(s.interval_s for s in sources)):
+            while time.monotonic() < until_s:
+                wait()
+                time.sleep(_POLL_S)
+            sampler.mark_edge()
         return [_reading(sampler, device, when, (begin_s, end_s)) for device in sampler.devices]
 
 

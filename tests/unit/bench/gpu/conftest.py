@@ -13,5 +13,6 @@ def one_gpu(fake_nvml, monkeypatch):  # noqa: F811
     """One fake GPU, for this process and those that it starts."""
     for name, value in fake_nvml.child_environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("benchmarks.gpu.sensing.meter.WARM_UP_S", 0.05)
     fake_nvml.set("devices 1", "period_ms 40", "refresh_ms 0")
     return fake_nvml

@@ -12,11 +12,11 @@ from benchmarks.gpu.figures import (
     power_figure,
     window_facts,
 )
-from benchmarks.gpu.gears import GearLoad, layer_products
-from benchmarks.gpu.meter import Window
-from benchmarks.gpu.sensor_figures import phase_figures, slug
-from benchmarks.gpu.sensors import PhaseRow
-from benchmarks.gpu.stages import Workload, training_work
+from benchmarks.gpu.loads.gears import GearLoad, layer_products
+from benchmarks.gpu.loads.stages import Workload, training_work
+from benchmarks.gpu.sensing.meter import Window
+from benchmarks.gpu.sensing.sensor_figures import phase_figures, slug
+from benchmarks.gpu.sensing.sensors import PhaseRow
 from ecorl.control import Gear
 from ecorl.devices.llama import model_shape
 from ecorl.drivers.instruments import BoardState

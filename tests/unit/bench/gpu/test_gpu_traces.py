@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpu.traces import (
+from benchmarks.gpu.sensing.traces import (
     TracePoint,
     changes,
     counted_energy,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.gpu.generation import BUCKET, Generator, step_error
-from benchmarks.gpu.llama import EAGER, EPS, ROPE_THETA, Llama
-from benchmarks.gpu.stages import TrainingStep, random_tokens
+from benchmarks.gpu.loads.generation import BUCKET, Generator, step_error
+from benchmarks.gpu.loads.llama import EAGER, EPS, ROPE_THETA, Llama
+from benchmarks.gpu.loads.stages import TrainingStep, random_tokens
 from ecorl.devices.llama import model_shape
 from ecorl.records import ModelShape
 

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.gpu.bursts import Burner
-from benchmarks.gpu.gears import GearLoad
-from benchmarks.gpu.meter import EnergyMeter
-from benchmarks.gpu.sensors import Plan
-from benchmarks.gpu.stages import Shapes
-from benchmarks.gpu.tracer import COUNTER, WHOLE, Order, Tracer, readable
+from benchmarks.gpu.loads.bursts import Burner
+from benchmarks.gpu.loads.gears import GearLoad
+from benchmarks.gpu.loads.stages import Shapes
+from benchmarks.gpu.sensing.meter import EnergyMeter
+from benchmarks.gpu.sensing.sensors import Plan
+from benchmarks.gpu.sensing.tracer import COUNTER, WHOLE, Order, Tracer, readable
 from ecorl.control import Gear
 from ecorl.drivers.instruments import INSTRUMENTS
 from ecorl.drivers.nvml import NvmlDriver
@@ -65,9 +65,7 @@ def by_id(figures):
 def test_windows_have_the_joules_of_the_counter(one_gpu):
     with EnergyMeter(lambda: None) as meter:
         time.sleep(0.2)
-        windows = meter.measure(
-            lambda: time.sleep(0.01), n_repetitions=2, length_s=0.6, warm_up_s=0.05
-        )
+        windows = meter.measure(lambda: time.sleep(0.01), n_repetitions=2, length_s=0.6)
         idle = meter.idle(0.5)
     for window in (*windows, idle):
         assert window.power_w == pytest.approx(MEAN_W, rel=0.05)
@@ -157,7 +155,7 @@ def test_the_gears_benchmark(one_gpu, script, monkeypatch):
 
 def test_a_compiled_layer_is_traced_whole():
     """No break in the graph of a layer, neither in BF16 nor with torchao's FP8."""
-    from benchmarks.gpu.llama import Llama
+    from benchmarks.gpu.loads.llama import Llama
     from ecorl.devices.llama import model_shape
 
     shape = replace(model_shape("160k"), n_layers=1)
@@ -169,7 +167,7 @@ def test_a_compiled_layer_is_traced_whole():
 
 
 def test_without_a_gpu_it_is_one_line(script, monkeypatch, capsys):
-    from benchmarks.gpu import meter
+    from benchmarks.gpu.sensing import meter
     from ecorl.errors import LibraryNotFound
 
     def nothing(self):

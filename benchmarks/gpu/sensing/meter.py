@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.gpu.traces import TracePoint
+from benchmarks.gpu.sensing.traces import TracePoint
 from ecorl.config import NvmlSourceConfig
 from ecorl.drivers.instruments import BoardState, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
@@ -27,6 +27,9 @@ NO_CUDA = "PyTorch does not reach a GPU on this machine: nothing to measure"
 
 BETWEEN_WAITS_S = 0.1
 """Work that is launched before it is waited for, s: short calls would else leave gaps between."""
+
+WARM_UP_S = 0.7
+"""Time for which a load is called before its first window, s."""
 
 _SETTLE_S = 5.0
 """Longest wait for the reading that ends a window, s."""
@@ -222,7 +225,6 @@ class EnergyMeter:
         *,
         n_repetitions: int,
         length_s: float,
-        warm_up_s: float = 0.7,
     ) -> list[Window]:
         """Warm a load up and measure it several times.
 
@@ -230,9 +232,8 @@ class EnergyMeter:
             call: launches the load once.
             n_repetitions: windows.
             length_s: shortest length of each, s.
-            warm_up_s: before the first, s; not measured.
         """
-        call_s = self.warm_up(call, warm_up_s)
+        call_s = self.warm_up(call, WARM_UP_S)
         return [self.repeat(call, length_s, call_s) for _ in range(n_repetitions)]
 
     def _edge_s(self) -> float:

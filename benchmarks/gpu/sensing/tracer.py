@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 
-from benchmarks.gpu.traces import TracePoint
+from benchmarks.gpu.sensing.traces import TracePoint
 from ecorl.drivers.instruments import (
     FIELD_POWER_AVERAGE,
     FIELD_POWER_INSTANT,

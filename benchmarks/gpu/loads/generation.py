@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.llama import EAGER, Llama, Pieces, fused
+from benchmarks.gpu.loads.llama import EAGER, Llama, Pieces, fused
 
 BUCKET = 64
 """Tokens by which the part of the cache that a step reads grows: one graph for each."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.llama import Llama
-from benchmarks.gpu.stages import TrainingStep, adamw
+from benchmarks.gpu.loads.llama import Llama
+from benchmarks.gpu.loads.stages import TrainingStep, adamw
 from ecorl.control import Gear
 from ecorl.records import ModelShape
 from ecorl.trainer.gears.formats import supported

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.gpu.generation import Generator
-from benchmarks.gpu.llama import Llama
+from benchmarks.gpu.loads.generation import Generator
+from benchmarks.gpu.loads.llama import Llama
 from ecorl.policy.calibration.stages import NEW_TOKENS, PROMPT_TOKENS
 from ecorl.records import ModelShape, Stage, StageWork
 
@@ -68,7 +68,7 @@ class Shapes:
     def longest(self) -> int:
         """Most tokens of any row."""
         rows = [length for _, length in (*self.scoring, *self.training)]
-        return max(self.prompt + self.new, *rows)
+        return max((self.prompt + self.new, *rows))
 
 
 FULL = Shapes(

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from benchmarks.gpu.figures import MEASURED, figure, known
-from benchmarks.gpu.sensors import CpuUse, Lag, LengthRow, PhaseRow
-from benchmarks.gpu.tracer import LoadTrace
-from benchmarks.gpu.traces import quantile, refresh_intervals, refresh_period
+from benchmarks.gpu.sensing.sensors import CpuUse, Lag, LengthRow, PhaseRow
+from benchmarks.gpu.sensing.tracer import LoadTrace
+from benchmarks.gpu.sensing.traces import quantile, refresh_intervals, refresh_period
 from ecorl.bench.figures import Figure, missing
 from ecorl.bench.stats import median, spread_of
 from ecorl.drivers.instruments import Instrument

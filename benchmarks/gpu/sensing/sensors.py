@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from benchmarks.gpu.bursts import Burner
-from benchmarks.gpu.meter import EnergyMeter
-from benchmarks.gpu.tracer import COUNTER, LoadTrace, Order, Tracer
-from benchmarks.gpu.traces import (
+from benchmarks.gpu.loads.bursts import Burner
+from benchmarks.gpu.sensing.meter import EnergyMeter
+from benchmarks.gpu.sensing.tracer import COUNTER, LoadTrace, Order, Tracer
+from benchmarks.gpu.sensing.traces import (
     TracePoint,
     counted_energy,
     deviations,

@@ -1,0 +1,128 @@
+"""``make gpu``: what only a GPU shows, in one pass over the parts of `benchmarks.gpu.run.parts`.
+
+``python3 -m benchmarks.gpu [--minutes 9] [--out DIR] [--wheels DIR] [--only NAME ...]
+[--commit ID] [--rehearse]``
+
+It sets nothing on the GPU, needs no root and no network. A second start goes on with what is
+missing. Exit code 0: all that fitted into the time was measured; 1: a part failed; 2: a value of
+the command line, or this machine, does not do; 130: stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.gpu.run.order import Order, count_gpus, read_order
+from benchmarks.gpu.run.parts import PARTS, Part
+from benchmarks.gpu.run.wheels import (
+    Wheel,
+    choose,
+    here,
+    is_installed,
+    normalised,
+    pins,
+    read_wheels,
+    unpack,
+)
+
+NO_GPU = "this machine has no NVIDIA GPU that NVML answers for: nothing to measure"
+STOPPED = 130
+"""Exit code after Ctrl-C."""
+
+PROGRAM = ("-m", "benchmarks.gpu.run.part")
+"""How Python starts a part."""
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    parts: Sequence[Part] = PARTS,
+    program: Sequence[str] = PROGRAM,
+) -> int:
+    """Measure the parts; returns the exit code.
+
+    Args:
+        argv: arguments; those of the process when None.
+        parts: that there are.
+        program: arguments with which Python starts a part.
+    """
+    start_s = time.monotonic()
+    try:
+        order = read_order(argv, parts)
+    except ValueError as error:
+        return _refused(str(error))
+    if count_gpus() == 0:
+        return _refused(NO_GPU)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ecorl-gpu-") as scratch:
+            return _measure(order, program, Path(scratch), start_s + 60.0 * order.minutes)
+    except KeyboardInterrupt:
+        print("make gpu: stopped from the keyboard", file=sys.stderr)
+        return STOPPED
+    except (OSError, zipfile.BadZipFile) as error:
+        print(f"make gpu: {error}", file=sys.stderr)
+        return 1
+
+
+def _measure(order: Order, program: Sequence[str], scratch: Path, deadline_s: float) -> int:
+    """Provide what the parts import, then measure those that can be."""
+    lacking = _provide(order, scratch / "wheels")
+    _name_versions(order.parts)
+    if all(lacking[part.name] for part in order.parts):
+        everything = dict.fromkeys(name for found in lacking.values() for name in found)
+        return _refused(
+            f"no part can run without {', '.join(everything)}: install them, or fetch them with "
+            "`make gpu-wheels WHEELS=DIR` and name the folder here as WHEELS=DIR"
+        )
+    from benchmarks.gpu.run.runner import GpuPass  # what it imports is there only now
+
+    return GpuPass(order, program, scratch, deadline_s, lacking).run()
+
+
+def _provide(order: Order, folder: Path) -> dict[str, list[str]]:
+    """Unpack what the parts import and is missing; returns what each part still lacks.
+
+    The folder stands last on this process's path; the processes of the parts get it by name.
+    """
+    wheels, skipped = ({}, []) if order.wheels is None else read_wheels(order.wheels, here())
+    for line in skipped:
+        print(f"wheels: {line}")
+    chosen: dict[str, Wheel] = {}
+    lacking: dict[str, list[str]] = {}
+    for part in order.parts:
+        brought, lacking[part.name] = choose(part.imports, wheels)
+        if not lacking[part.name]:
+            chosen |= {wheel.name: wheel for wheel in brought}
+    if chosen:
+        folder.mkdir()
+        unpack(chosen.values(), folder)
+        print(f"from wheels: {', '.join(f'{w.name} {w.version}' for w in chosen.values())}")
+        sys.path.append(str(folder))
+        importlib.invalidate_caches()
+    return lacking
+
+
+def _name_versions(parts: Sequence[Part]) -> None:
+    """Print which versions are not those that are tested together."""
+    tested, others = pins(), []
+    for module in dict.fromkeys(name for part in parts for name in part.imports):
+        name = "nvidia-ml-py" if module == "pynvml" else normalised(module)
+        if is_installed(name) and version(name).partition("+")[0] != tested.get(name):
+            others.append(f"{name} {version(name)} ({tested.get(name)})")
+    if others:
+        print(f"versions other than those of constraints.txt: {', '.join(others)}")
+
+
+def _refused(line: str) -> int:
+    print(f"make gpu: {line}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

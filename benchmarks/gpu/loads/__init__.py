@@ -1,0 +1,1 @@
+"""What a GPU computes while it is measured."""

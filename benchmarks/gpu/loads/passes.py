@@ -1,0 +1,394 @@
+"""Calls that are timed on the device itself, and what their times tell.
+
+Decoding at one length of context, on all processors of a GPU or on a part of them; short kernels
+that follow each other; how a time follows the clock.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu.loads.generation import BUCKET, Generator
+from benchmarks.gpu.loads.llama import Llama, fused
+from benchmarks.gpu.loads.stages import random_tokens
+from benchmarks.gpu.sensing.limiters import Watch
+from benchmarks.gpu.sensing.traces import quantile
+from ecorl.errors import CardFull, DriverTimeout, NotSupported
+from ecorl.records import ModelShape
+
+PATIENCE_S = 20.0
+"""Longest time, s, that work is waited for: on a part of the processors a kernel that counts on
+all of them could stand still."""
+
+LEAST_PASSES = 10
+LEAST_CLOCK_SPREAD = 0.02
+"""Share by which the clock of the fast tenth of passes is above that of the slow tenth, for a fit
+of times on clocks to mean anything."""
+
+SETTLED_WITHIN = 0.02
+"""Share by which settled kernels may differ from the last ones."""
+
+_AT_ONCE = 20
+"""Kernels over which a median is taken: a single one may be held up by anything."""
+
+_CONTEXTS: list[object] = []
+"""Green contexts that were made. None is destroyed before the process ends: PyTorch ends the
+process when that fails, as it does behind an error of the device."""
+
+_LOGIT_BYTES = 24
+"""Memory of a step for each row and token of the vocabulary: its score in several formats."""
+
+_SPARE_BYTES = 2 * 2**30
+
+PRODUCT_SIDE = 8192
+"""Side of a square product that fills all processors."""
+
+
+class Load(NamedTuple):
+    """What is repeated in a window.
+
+    Attributes:
+        call: computes it once.
+        n_tokens: of a call.
+        how: what exactly is computed, in words.
+        stream: on which it has to be called; None: any.
+    """
+
+    call: Callable[[], object]
+    n_tokens: int
+    how: str
+    stream: torch.cuda.Stream | None = None
+
+
+class Decoder(Generator):
+    """Decodes the same few tokens of a batch again and again.
+
+    The cache holds noise in place of prompts: filling it costs no pass over them, so that the
+    largest batches are measured too, and its numbers are of the size that keys and values of
+    random weights have. One CUDA graph is captured.
+
+    Args:
+        model: that is sampled from.
+        n_rows: rows of the batch.
+        context: tokens before the first one that is decoded, a multiple of `BUCKET`; a step reads
+            a cache that is one bucket longer.
+        graphs: whether a step is captured as a CUDA graph, fused; else it is launched eagerly.
+        stream: on which it is captured, and is to be replayed; None: any.
+
+    Attributes:
+        longest: most tokens of a row that can be decoded in one go.
+    """
+
+    def __init__(
+        self,
+        model: Llama,
+        n_rows: int,
+        context: int,
+        *,
+        graphs: bool,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._stream = stream
+        prompts = random_tokens(model, n_rows, context)
+        super().__init__(model, prompts, BUCKET, graphs=graphs)
+        self.longest = BUCKET - 1
+
+    @torch.inference_mode()
+    def prefill(self) -> None:
+        """Fill the cache with noise."""
+        self._cache.keys.normal_()
+        self._cache.values.normal_()
+        self._tokens.copy_(self._prompts[:, -1])
+
+    @torch.inference_mode()
+    def steps(self, n_steps: int) -> None:
+        """Decode some tokens of each row, always the same positions.
+
+        Args:
+            n_steps: how many, at most `longest`.
+        """
+        self._position.fill_(self._n_prompt)
+        self._slot.fill_(1)
+        (step,) = self._steps.values()
+        for _ in range(n_steps):
+            step()
+
+    def _captured(self, seen: int) -> Callable[[], None]:
+        step = self._step(seen, fused())
+        self._position.fill_(self._n_prompt)
+        self._slot.fill_(0)
+        return captured(step, self._stream or torch.cuda.Stream())  # type: ignore[no-untyped-call]
+
+
+def captured(call: Callable[[], object], stream: torch.cuda.Stream) -> Callable[[], None]:
+    """Capture a call as a CUDA graph; returns what replays it on the stream that is current then.
+
+    Args:
+        call: launches what is captured; it is called thrice.
+        stream: on which it is captured: its kernels run on this stream's processors.
+
+    Raises:
+        DriverTimeout: when the call does not end.
+    """
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):  # libraries set themselves up at the first call
+            call()
+        wait_patiently()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph.replay
+
+
+def wait_patiently() -> None:
+    """Wait for all work of the current stream.
+
+    Raises:
+        DriverTimeout: when it has not ended within `PATIENCE_S`.
+    """
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    until_s = time.monotonic() + PATIENCE_S
+    while not event.query():  # type: ignore[no-untyped-call]
+        if time.monotonic() > until_s:
+            raise DriverTimeout(f"work on the GPU has not ended within {PATIENCE_S:g} s")
+        time.sleep(5e-5)
+
+
+def timed_s(call: Callable[[], object], n_calls: int, device: torch.device) -> list[float]:
+    """Time calls that are launched one after the other, on the device, s.
+
+    Args:
+        call: launches one.
+        n_calls: how many.
+        device: on which it computes.
+    """
+    if device.type != "cuda":
+        marks_s = [time.perf_counter()]
+        for _ in range(n_calls):
+            call()
+            marks_s.append(time.perf_counter())
+        return [b - a for a, b in pairwise(marks_s)]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(n_calls + 1)]  # type: ignore[no-untyped-call]
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    wait_patiently()
+    return [1e-3 * a.elapsed_time(b) for a, b in pairwise(events)]
+
+
+def clock_and_time(
+    call: Callable[[], object], length_s: float, watch: Watch, device: torch.device
+) -> list[tuple[float, float]]:
+    """Repeat a pass; returns the clock, Hz, and the time, s, of those in which the clock was read.
+
+    Args:
+        call: launches a pass.
+        length_s: for how long, s.
+        watch: that reads the clock.
+        device: on which it computes.
+    """
+    spans: list[tuple[float, float, float]] = []
+    until_s = time.monotonic() + length_s
+    while time.monotonic() < until_s:
+        start_s = time.monotonic()
+        (pass_s,) = timed_s(call, 1, device)
+        spans.append((start_s, time.monotonic(), pass_s))
+    found = [(watch.clocks_hz(start_s, end_s), pass_s) for start_s, end_s, pass_s in spans]
+    return [(statistics.fmean(clocks), pass_s) for clocks, pass_s in found if clocks]
+
+
+def part_of_gpu(share: float) -> tuple[torch.cuda.Stream, int, int]:
+    """Make a stream whose kernels run on some of the GPU's processors alone, by a green context.
+
+    Args:
+        share: of the multiprocessors; the nearest multiple of 8 is taken, as GPUs divide them.
+
+    Returns:
+        The stream, how many multiprocessors it has, and how many there are.
+
+    Raises:
+        NotSupported: PyTorch or the driver has no such contexts.
+    """
+    n_all = torch.cuda.get_device_properties(0).multi_processor_count
+    n_part = max(8, 8 * round(share * n_all / 8))
+    try:
+        from torch.cuda.green_contexts import GreenContext
+
+        context: Any = GreenContext.create(num_sms=n_part, device_id=0)
+        _CONTEXTS.append(context)
+        return context.Stream(), n_part, n_all
+    except (ImportError, AttributeError, TypeError, RuntimeError) as error:
+        line = " ".join(str(error).strip().splitlines()[:1])
+        raise NotSupported(f"no green context ({type(error).__name__}: {line})") from error
+
+
+def lacking_memory(shape: ModelShape, n_rows: int, context: int) -> str | None:
+    """Why a batch does not fit into what the GPU has left, or None where it does.
+
+    Args:
+        shape: of the model.
+        n_rows: rows of the batch.
+        context: as of `Decoder`.
+    """
+    a_token = 2 * 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim
+    need = n_rows * ((context + BUCKET) * a_token + _LOGIT_BYTES * shape.vocab_size) + _SPARE_BYTES
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    if need <= free:
+        return None
+    return f"it needs {need / 1e9:.0f} GB, of which {free / 1e9:.0f} GB are left"
+
+
+def decoding(
+    model: Llama,
+    n_rows: int,
+    context: int,
+    call_s: float,
+    *,
+    graphs: bool,
+    stream: torch.cuda.Stream | None = None,
+) -> Load:
+    """Make a load of decoding.
+
+    Args:
+        model: that is sampled from.
+        n_rows: rows of the batch.
+        context: as of `Decoder`.
+        call_s: about how long a call takes, s.
+        graphs: as of `Decoder`.
+        stream: as of `Decoder`.
+
+    Raises:
+        CardFull: the batch does not fit into the GPU's memory.
+    """
+    lack = lacking_memory(model.shape, n_rows, context) if graphs else None
+    if lack is not None:
+        raise CardFull(lack)
+    with torch.cuda.stream(stream):
+        decoder = Decoder(model, n_rows, context, graphs=graphs, stream=stream)
+        decoder.steps(2)
+        (two_s,) = timed_s(partial(decoder.steps, 2), 1, model.device)
+    n_steps = min(decoder.longest, max(1, round(2.0 * call_s / two_s)))
+    launched = "a CUDA graph a step, pieces fused" if graphs else "eager"
+    how = f"{n_rows} rows decode on {context + BUCKET} cached tokens of noise; {launched}"
+    return Load(partial(decoder.steps, n_steps), n_rows * n_steps, how, stream)
+
+
+def product_s(stream: torch.cuda.Stream) -> float:
+    """Time of a large product that is captured and replayed on a stream, s.
+
+    Args:
+        stream: whose processors compute it.
+    """
+    sizes = (PRODUCT_SIDE, PRODUCT_SIDE)
+    a, b, out = (torch.randn(sizes, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        replay = captured(partial(torch.mm, a, b, out=out), stream)
+        return statistics.median(timed_s(replay, 20, a.device))
+
+
+def short_kernel(side: int, length_s: float, device: torch.device) -> Callable[[], object]:
+    """Make a product of few tiles, which leave power for the highest clock.
+
+    Args:
+        side: rows and columns of its result.
+        length_s: about how long it takes, s.
+        device: that computes it.
+    """
+    make = partial(torch.randn, device=device, dtype=torch.bfloat16)
+    inner = 4096 if device.type == "cuda" else 64
+    for _ in range(3):
+        call = partial(torch.mm, make(side, inner), make(inner, side), out=make(side, side))
+        kernel_s = statistics.median(timed_s(call, 300, device))
+        inner = min(65_536, max(64, 64 * round(inner * length_s / kernel_s / 64)))
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class Exponent:
+    """How a time follows a clock: time is proportional to clock to the power of the slope.
+
+    Attributes:
+        slope: -1 where all of the time follows the clock, 0 where nothing does.
+        half: half of its 95 % interval, as if the passes were independent.
+        low_hz: clock below which a tenth of the passes ran, Hz.
+        high_hz: clock above which a tenth ran, Hz.
+    """
+
+    slope: float
+    half: float
+    low_hz: float
+    high_hz: float
+
+
+def exponent(points: Sequence[tuple[float, float]]) -> Exponent:
+    """Fit the logarithm of a time to that of the clock.
+
+    Args:
+        points: clock, Hz, and time, s, of each pass.
+
+    Raises:
+        NotSupported: there are too few passes, or the clock hardly varied.
+    """
+    if len(points) < LEAST_PASSES:
+        raise NotSupported(f"{len(points)} passes with a reading of the clock: too few")
+    clocks = [clock_hz for clock_hz, _ in points]
+    low_hz, high_hz = quantile(clocks, 0.1), quantile(clocks, 0.9)
+    if high_hz < (1.0 + LEAST_CLOCK_SPREAD) * low_hz:
+        raise NotSupported(
+            f"the clock hardly varied: {low_hz / 1e6:.0f} to {high_hz / 1e6:.0f} MHz"
+        )
+    x, y = [math.log(clock) for clock in clocks], [math.log(time_s) for _, time_s in points]
+    slope, offset = statistics.linear_regression(x, y)
+    square = math.fsum((b - offset - slope * a) ** 2 for a, b in zip(x, y, strict=True))
+    middle = statistics.fmean(x)
+    error = math.sqrt(square / (len(x) - 2) / math.fsum((a - middle) ** 2 for a in x))
+    return Exponent(slope, 1.96 * error, low_hz, high_hz)
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """How short kernels that follow each other reach their speed.
+
+    Attributes:
+        first_over_settled: time of the first ten over that of the last quarter, medians.
+        settle_s: time until they stay within `SETTLED_WITHIN` of it, s; None where they never do.
+        settled_s: median time of the last quarter, s.
+    """
+
+    first_over_settled: float
+    settle_s: float | None
+    settled_s: float
+
+
+def settling(times_s: Sequence[float]) -> Settling:
+    """Describe the times of kernels.
+
+    Args:
+        times_s: of each in turn, s.
+    """
+    last = len(times_s) - len(times_s) // 4
+    settled_s = statistics.median(times_s[last:])
+    middles = [statistics.median(times_s[i : i + _AT_ONCE]) for i in range(last)]
+    off = [i for i, middle in enumerate(middles) if abs(middle / settled_s - 1) > SETTLED_WITHIN]
+    settle_s = (
+        None
+        if off and off[-1] >= last - _AT_ONCE
+        else math.fsum(times_s[: off[-1] + 1] if off else [])
+    )
+    return Settling(statistics.median(times_s[:10]) / settled_s, settle_s, settled_s)

@@ -1,0 +1,56 @@
+"""What a part of ``make gpu`` is given, and what it gives back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ecorl.bench.figures import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and for how long a part measures.
+
+    Attributes:
+        folder: for what the part leaves beside its JSON; it exists.
+        deadline_s: when the part should have measured all, monotonic s; its process is ended
+            shortly after it.
+        is_rehearsal: toy models on the processor in place of a GPU, and NVML of any kind: nothing
+            that comes out is a figure of a device.
+    """
+
+    folder: Path
+    deadline_s: float
+    is_rehearsal: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where models lie."""
+        return torch.device("cpu" if self.is_rehearsal else "cuda")
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was launched."""
+        if not self.is_rehearsal:
+            torch.cuda.synchronize()
+
+    def left_s(self) -> float:
+        """Time until the deadline, s; 0 behind it."""
+        return max(0.0, self.deadline_s - time.monotonic())
+
+    def has_room(self, need_s: float) -> bool:
+        """Whether something that takes so long still ends in time.
+
+        Args:
+            need_s: how long it takes, s.
+        """
+        return self.left_s() >= need_s
+
+
+Measured = tuple[Mapping[str, object], Sequence[Figure]]
+"""What a part's ``measure(setting)`` returns: the settings that its figures depend on, and the
+figures. Energies of windows stand in the settings with their ``spans_s`` (`window_facts`)."""

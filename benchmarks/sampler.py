@@ -1,0 +1,131 @@
+"""What does ecorl's sampler take of a processor core, and how true is the energy of 5 s with it?
+
+On a stand-in for NVML whose truth is known and whose calls keep the processor busy as long as those
+of real GPUs do: an H100's energy counter takes 2.4 to 3.7 ms a call (``benchmarks/results/
+nvidia-h100-80gb-hbm3/nvml.json``), those of other GPUs 0.02 ms. Two samplers run beside each other:
+as ecorl samples now, and with a counter that is read with every power reading, as it did before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import random
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.gpu.figures import figure
+from benchmarks.gpu.sampling import Arm, CpuShare, share_figure
+from benchmarks.gpu.sensing.meter import EnergyMeter
+from ecorl.bench.command import run_benchmark
+from ecorl.bench.figures import Figure, Target
+from ecorl.records import Provenance
+from tests.fakes.nvml.fake_nvml import CONTROL, FakeNvml, build, true_energy_j
+
+EMULATED = Provenance.EMULATED
+
+POWER_CALLS = (
+    "burn_us nvmlDeviceGetFieldValues 60 80 130",
+    "burn_us nvmlDeviceGetUtilizationRates 10 15 30",
+)
+DEVICES = {
+    "slow": (*POWER_CALLS, "burn_us nvmlDeviceGetTotalEnergyConsumption 3720 11900 29700"),
+    "fast": (*POWER_CALLS, "burn_us nvmlDeviceGetTotalEnergyConsumption 20 30 60"),
+}
+"""Times of NVML's calls, us: usual, in 9 of 100 calls, in one: an H100's counter beside a load; and
+one that answers at once."""
+
+WAVES_S = {"fast": 0.2, "slow": 3.1}
+"""Periods of the load, s: four times shorter than a second, and some seconds as stages are."""
+
+LIMIT = {"slow": 0.01, "fast": 0.005}
+WINDOW_S, GAP_S = 5.0, 0.4
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    n_windows, share_s = (2, 4.0) if options.quick else (10, 20.0)
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="ecorl-bench-sampler-") as folder:
+        fake = _fake(Path(folder))
+        for device, burns in DEVICES.items():
+            fake.set("devices 1", "refresh_ms 100", *burns)
+            for arm in Arm:
+                with EnergyMeter(lambda: None, counter_interval_s=arm.counter_interval_s) as meter:
+                    time.sleep(1.0)
+                    clock = CpuShare(meter.sampler.pid)
+                    time.sleep(share_s)
+                    share = clock.share()
+                is_now = arm is Arm.NOW
+                figures.append(share_figure(
+                    f"sampler.{device}.{arm.value}.cpu_share", share,
+                    Target(high=LIMIT[device]) if is_now else None, EMULATED,
+                ))  # fmt: skip
+            for wave, period_s in WAVES_S.items():
+                lines = ("devices 1", "refresh_ms 100", f"period_ms {1e3 * period_s}", *burns)
+                fake.set(*lines)
+                name = f"{device}.wave_{wave}"
+                figures += _error_figures(name, period_s, n_windows)
+    return {
+        "window_s": WINDOW_S,
+        "windows": n_windows,
+        "waves_s": WAVES_S,
+        "calls": DEVICES,
+    }, figures
+
+
+def _fake(folder: Path) -> FakeNvml:
+    """The stand-in, for this process and those that it starts."""
+    fake = FakeNvml(build(folder / "library"), folder / "nvml.control")
+    fake.set()
+    os.environ.update(fake.child_environment())
+    os.environ[CONTROL] = str(fake.control)
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    ctypes.CDLL(str(fake.library))
+    return fake
+
+
+def _error_figures(name: str, period_s: float, n_windows: int) -> list[Figure]:
+    """Errors of both arms over the same windows, by the counter and by the integral."""
+    chance = random.Random(0)
+    errors: dict[str, list[float | None]] = {}
+    with ExitStack() as stack:
+        meters = {
+            arm: stack.enter_context(
+                EnergyMeter(lambda: None, counter_interval_s=arm.counter_interval_s)
+            )
+            for arm in Arm
+        }
+        time.sleep(1.0)
+        for _ in range(n_windows):
+            time.sleep(GAP_S + chance.uniform(0.0, 0.2))
+            start_s = _edge(meters[Arm.NOW])
+            time.sleep(WINDOW_S)
+            end_s = _edge(meters[Arm.NOW])
+            truth_j = true_energy_j(end_s, 0, period_s) - true_energy_j(start_s, 0, period_s)
+            for arm, meter in meters.items():
+                energy = meter.energy(start_s, end_s)
+                for kind, energy_j in (
+                    ("counter", energy.counter_energy_j),
+                    ("integral", energy.integral_energy_j),
+                ):
+                    error = None if energy_j is None else abs(energy_j / truth_j - 1.0)
+                    errors.setdefault(f"{arm.value}.{kind}_error", []).append(error)
+    note = f"energy of {WINDOW_S:g} s against the truth, without its sign, median of the windows"
+    return [
+        figure(f"sampler.{name}.{what}", values, "1", note, EMULATED)
+        for what, values in errors.items()
+    ]
+
+
+def _edge(meter: EnergyMeter) -> float:
+    """The time now, s, at which one sampler reads as well, as at the edge of a stage."""
+    meter.sampler.mark_edge()
+    return time.monotonic()
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark("sampler", measure))
