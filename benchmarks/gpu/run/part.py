@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.run.parts import NO_CUDA_CODE, PARTS
-from benchmarks.gpu.run.processes import neighbours
+from benchmarks.gpu.run.processes import labelled, neighbours
 from benchmarks.gpu.run.setting import Setting
 from ecorl.bench.figures import Result, write_result
 from ecorl.bench.machine import commit, describe_machine
@@ -52,14 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("PyTorch does not reach a GPU on this machine: nothing to measure", file=sys.stderr)
         return NO_CUDA_CODE
     try:
-        before = neighbours()
+        before = neighbours(computes=False)
         measure = importlib.import_module(f"benchmarks.gpu.{part.name}").measure
-        config, figures = measure(setting)
+        config, found = measure(setting)
+        after = neighbours(computes=not chosen.rehearse and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+        figures = labelled(found, before, after)
         settings = {
             **config,
             **software(),
             "rehearsal": chosen.rehearse,
-            "neighbours": {"before": before, "after": neighbours()},
+            "neighbours": {"before": before, "after": after},
             "seconds": {"given": chosen.seconds, "taken": round(time.monotonic() - start_s, 1)},
         }
         result = Result(part.benchmark, chosen.commit or commit(), describe_machine(), figures,

@@ -18,6 +18,7 @@
  *   error CALL CODE [GPU]   CALL returns CODE, for one GPU or all
  *   field ID SCOPE CODE     nvmlReturn of one field in one scope
  *   burn_us CALL A B C [GPU]  CALL keeps the processor busy for A us, in 9 of 100 calls B, in one C
+ *   process PID BYTES       a process that computes on every GPU
  *   count_to FILE           every call of the four below adds a line with its name
  *   limiter ID SHARE        field ID counts this share of the time, ns, since time 0
  *   memory_mw P             power of the memory scope, mW (as the GPU's)
@@ -90,10 +91,12 @@ typedef struct {
   field_rule_t fields[MAX_RULES];
   burn_rule_t burns[MAX_RULES];
   char count_to[256];
-  int n_limiters;
+  int n_limiters, n_processes;
   unsigned int sm_mhz_at_peak;
   double memory_mw;
   limiter_rule_t limiters[MAX_RULES];
+  unsigned int pids[MAX_RULES];
+  unsigned long long bytes[MAX_RULES];
 } control_t;
 
 static device_t table[MAX_GPUS][MAX_MIG + 1];
@@ -132,6 +135,11 @@ static control_t load(void) {
       rule->gpu = a == 3 ? d : -1;
     }
     sscanf(line, "count_to %255s", c.count_to);
+    unsigned long long bytes;
+    if (sscanf(line, "process %d %llu", &a, &bytes) == 2 && c.n_processes < MAX_RULES) {
+      c.pids[c.n_processes] = (unsigned int)a;
+      c.bytes[c.n_processes++] = bytes;
+    }
     double us[3];
     a = sscanf(line, "burn_us %63s %lf %lf %lf %d", call, &us[0], &us[1], &us[2], &b);
     if (a >= 4 && c.n_burns < MAX_RULES) {
@@ -513,5 +521,20 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *instance, device_t **
   ENTER(instance);
   if (instance->mig < 0) return INVALID_ARGUMENT;
   *parent = entry(instance->gpu, -1);
+  return OK;
+}
+
+typedef struct {
+  unsigned int pid;
+  unsigned long long bytes;
+  unsigned int gpu_instance, compute_instance;
+} process_t;
+
+int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned int *n, process_t *found) {
+  ENTER(device);
+  unsigned int room = *n;
+  *n = (unsigned int)c.n_processes;
+  if (room < *n) return INSUFFICIENT_SIZE;
+  for (unsigned int i = 0; i < *n; i++) found[i] = (process_t){c.pids[i], c.bytes[i], ~0u, ~0u};
   return OK;
 }
