@@ -143,6 +143,9 @@ COMMANDS: dict[str, Treatment] = {
     '-d \'{"rows":[{"id":"a","token_ids":[5,9,2,7],"n_completion":2}],"temperature":1.0}\'': QUICK,
     "make bench": BENCHMARKS,
     "make bench-long": BENCHMARKS,
+    "make gpu": BENCHMARKS,
+    "make gpu MINUTES=9 WHEELS=wheels OUT=results": BENCHMARKS,
+    "make gpu-wheels WHEELS=wheels": never("asks the package index"),
     "python -m benchmarks.fpga_physics --quick": BENCHMARKS,
     "ecorl bench tokens-per-joule": BENCHMARKS,
     "ecorl bench tokens-per-joule --config demo/ecorl.toml --steps 40 --placements gpu_only,learned"
