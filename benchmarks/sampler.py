@@ -44,10 +44,15 @@ WAVES_S = {"fast": 0.2, "slow": 3.1}
 
 LIMIT = {"slow": 0.01, "fast": 0.005}
 WINDOW_S, GAP_S = 5.0, 0.4
+KNOWN_S = 1.0
+"""Time from a sampler's start until it knows whether the counter is slow, s."""
+
+FULL, QUICK = (10, 20.0), (2, 4.0)
+"""Windows of each wave, and the time over which a share of a core is taken, s."""
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
-    n_windows, share_s = (2, 4.0) if options.quick else (10, 20.0)
+    n_windows, share_s = QUICK if options.quick else FULL
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-sampler-") as folder:
         fake = _fake(Path(folder))
@@ -55,7 +60,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             fake.set("devices 1", "refresh_ms 100", *burns)
             for arm in Arm:
                 with EnergyMeter(lambda: None, counter_interval_s=arm.counter_interval_s) as meter:
-                    time.sleep(1.0)
+                    time.sleep(KNOWN_S)
                     clock = CpuShare(meter.sampler.pid)
                     time.sleep(share_s)
                     share = clock.share()
@@ -99,7 +104,7 @@ def _error_figures(name: str, period_s: float, n_windows: int) -> list[Figure]:
             )
             for arm in Arm
         }
-        time.sleep(1.0)
+        time.sleep(KNOWN_S)
         for _ in range(n_windows):
             time.sleep(GAP_S + chance.uniform(0.0, 0.2))
             start_s = _edge(meters[Arm.NOW])
