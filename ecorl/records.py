@@ -88,7 +88,8 @@ class PowerSample:
         device_id: stable name, e.g. ``gpu0`` or ``fpga0``.
         t_s: monotonic time of the reading, s.
         power_w: board power in W, or None when the device gave none.
-        energy_j: the device's cumulative energy counter in J, or None without a counter.
+        energy_j: the device's cumulative energy counter in J, or None without a counter. Where the
+            counter is slow to read it is interpolated between two of its readings by the power.
         utilisation: share of time busy, 0 to 1, or None.
         provenance: measured, modelled or replayed.
         source: the instrument, e.g. ``nvml:field186:gpu``.

@@ -26,8 +26,9 @@ class NvmlSourceConfig(Model):
         ge=0,
         le=1,
         description="time between two readings of a GPU's energy counter where one takes longer "
-        "than 0.5 ms; it is read as well where a stage of a second or more begins and ends. "
-        "Elsewhere, and with 0, it is read with each power reading",
+        "than 0.5 ms; it is read as well where a stage ends that took a second or more, and where "
+        "the next one of its kind begins. Elsewhere, and with 0, it is read with each power "
+        "reading",
     )
 
 

@@ -2,11 +2,10 @@
 
 Joules are gathered twice, as a window's energy is. A power reading stands until the next one, for
 at most ``hold_s``, and a missing reading ends that: the *held* time and energy. The rise of the
-device's own counter from one of its readings to the next, spread over the time between them as the
-power readings say, or evenly where these do not cover it: the *counted* time and energy. Where the
-counter fell, was reset or is missing it tells nothing; what was held there is kept apart as
-*alone*. So the energy of any stretch of seconds is counted + alone, nothing is extrapolated, and
-all of it adds up over parts of a second.
+device's own counter from one of its readings to the next, spread evenly over the time between
+them: the *counted* time and energy. Where the counter fell, was reset or is missing it tells
+nothing; what was held there is kept apart as *alone*. So the energy of any stretch of seconds is
+counted + alone, nothing is extrapolated, and all of it adds up over parts of a second.
 """
 
 from __future__ import annotations
@@ -240,18 +239,10 @@ class PowerRollup:
         self._uncounted.clear()
 
     def _rise(self, since_s: float, until_s: float, rise_j: float) -> None:
-        length_s = until_s - since_s
-        all_s = math.fsum(part_s for part_s, _ in self._uncounted.values())
-        all_j = math.fsum(part_j for _, part_j in self._uncounted.values())
-        is_covered = all_j > 0 and all_s >= (1 - 1e-6) * length_s
         for second, part_s in _split(max(since_s, self._from_s), until_s):
             into = self._second(second)
             into.counted_s += part_s
-            if is_covered:
-                _, part_j = self._uncounted.get(second, (0.0, 0.0))
-                into.counted_j += rise_j * part_j / all_j
-            else:
-                into.counted_j += rise_j * part_s / length_s
+            into.counted_j += rise_j * part_s / (until_s - since_s)
         for second, (held_s, held_j) in self._uncounted.items():
             into = self._second(second)
             into.alone_s -= held_s

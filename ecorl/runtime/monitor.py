@@ -29,6 +29,7 @@ from ecorl.runtime.energy.held_devices import DeviceWindow
 from ecorl.runtime.energy.stage_energy import PATIENCE_S, StageAccounts
 from ecorl.runtime.handles import Span
 from ecorl.telemetry.sampling.sampler import Sampler
+from ecorl.telemetry.sources.nvml import EDGE_APART_S
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
 _SUMMED_EVERY_S = 1.0
@@ -40,8 +41,8 @@ between two stages, and trainers of small models log ten times a second."""
 
 
 _LONG_S = 1.0
-"""Executions that hold a device for so long, s, are read at their edges: an energy counter that is
-slow to read is read once a second otherwise."""
+"""Where an execution that holds a device for so long, s, begins and ends, the device is read at
+once: beside that, an energy counter that is slow to read is read once a second only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +218,8 @@ class NodeMonitor:
         self._lock = threading.Lock()
         self._late: list[tuple[int, StageResult, Sequence[Span]]] = []
         self._meters: dict[str, _Meter] = {}
-        # Whether the last execution of a role took long, by which the next one's begin is read.
-        self._is_long: dict[Role, bool] = {}
+        # Roles whose last execution took long: the next one is expected to, and its begin is read.
+        self._long_roles: set[Role] = set()
         # Whether somebody says when all executions so far are noted here (`settle`).
         self._is_told = False
 
@@ -236,8 +237,9 @@ class NodeMonitor:
 
     def close(self) -> None:
         """Account what waits for readings, and stop sampling."""
-        # The sampler still runs: the last executions wait for its next readings.
+        # The sampler still runs: the last executions wait for its next reading of the counter.
         self._place_late(at_any_price=True)
+        time.sleep(EDGE_APART_S)  # an edge just behind another is not read
         self.sampler.mark_edge()
         self.accounts.close(patience_s=3 * self._longest_s + 0.2)
         self.sampler.stop()
@@ -310,15 +312,18 @@ class NodeMonitor:
 
     def hold(self, serial: int, spans: Sequence[Span], role: Role | None = None) -> None:
         """Note which devices an execution under way has held so far. See `Monitor`."""
-        if self._is_at_edge(spans[-1:], role):
+        if self._is_edge(spans, role):
             self.sampler.mark_edge()
         self.accounts.hold(serial, self._windows(spans))
 
     def add(self, serial: int, result: StageResult, spans: Sequence[Span]) -> None:
         """Account a finished execution. See `Monitor`."""
-        if self._is_at_edge(spans[-1:], result.role):
+        if self._is_edge(spans, result.role):
             self.sampler.mark_edge()
-        self._is_long[result.role] = bool(spans) and all(map(_is_long, spans))
+        if spans and all(map(_is_long, spans)):
+            self._long_roles.add(result.role)
+        else:
+            self._long_roles.discard(result.role)
         unnamed = any(s.device_ids is None for s in spans) and not self.gpu_path_ids()
         if unnamed and self._has_meters:
             with self._lock:
@@ -345,11 +350,12 @@ class NodeMonitor:
 
     # ------------------------------------------------------------ inside
 
-    def _is_at_edge(self, newest: Sequence[Span], role: Role | None) -> bool:
-        """Whether a span begins or ends now that takes long, or that is expected to."""
-        if any(math.isinf(span.t_end_s) for span in newest):
-            return role is not None and self._is_long.get(role, False)
-        return any(map(_is_long, newest))
+    def _is_edge(self, spans: Sequence[Span], role: Role | None) -> bool:
+        """Whether the newest span of an execution has ended and was long, or begins and may be."""
+        if spans and math.isinf(spans[-1].t_end_s):
+            # Of a stage in many pieces only the edges of long ones are read.
+            return role in self._long_roles and all(map(_is_long, spans[:-1]))
+        return any(map(_is_long, spans[-1:]))
 
     def _windows(self, spans: Sequence[Span]) -> list[DeviceWindow]:
         return [
@@ -429,7 +435,7 @@ class NodeMonitor:
                 meter.beside_to_s = to_s
 
     def _read_to_s(self) -> list[tuple[str, float]]:
-        """The devices with readings, and the time of the newest of each."""
+        """The devices with readings, and the time up to which the energy of each is final."""
         names = [device.device_id for device in self.sampler.devices]
         marks = [(name, self.sampler.watermark_s(name)) for name in names]
         return [(name, mark_s) for name, mark_s in marks if mark_s is not None]

@@ -30,10 +30,6 @@ from ecorl.telemetry.integrate import (
     standstill_s,
 )
 
-SLOWEST_COUNTER_S = 1.5
-"""Two readings of a counter may lie this far apart, s, also where power readings are held for less
-long: a counter that is slow to read is read once a second, with jitter."""
-
 CONTEXT_S = 2 * DISPUTED_AFTER_S
 """How far back from its end a window's counter is judged, s, where the window itself is shorter.
 
@@ -50,7 +46,6 @@ class _Track:
         self.power_w = array("d")
         self.energy_j = array("d")
         self.reset = array("b")
-        self.counted_s = -math.inf
         self.provenance = provenance
 
     def append(self, sample: PowerSample) -> None:
@@ -58,8 +53,6 @@ class _Track:
         self.power_w.append(_number(sample.power_w, MAX_POWER_W))
         self.energy_j.append(_number(sample.energy_j, MAX_ENERGY_J))
         self.reset.append(sample.error in LOSS_ERRORS)
-        if not math.isnan(self.energy_j[-1]):
-            self.counted_s = sample.t_s
 
     def trim(self, capacity: int) -> None:
         # Cut rarely and by half: removing one sample at a time would cost O(capacity) each.
@@ -106,8 +99,7 @@ class PowerHistory:
 
     Args:
         hold_s: longest time for which a reading stands without a successor, s. It is also the
-            widest gap between two counter readings across which a window's end is interpolated,
-            where it is longer than `SLOWEST_COUNTER_S`.
+            widest gap between two counter readings across which a window's end is interpolated.
         capacity: samples kept for each device, at least (at most twice as many); the default is
             two hours at 10 Hz in 3.6 MB a device. A window that begins before the oldest sample
             kept has a lower coverage.
@@ -119,7 +111,6 @@ class PowerHistory:
         if capacity < 2:
             raise ValueError(f"capacity = {capacity}: must be at least 2")
         self._hold_s, self._capacity = hold_s, capacity
-        self._gap_s = max(hold_s, SLOWEST_COUNTER_S)
         self._tracks: dict[str, _Track] = {}
         self._lock = threading.Lock()
 
@@ -164,25 +155,11 @@ class PowerHistory:
                 kept.append(sample)
         return tuple(kept)
 
-    def newest_s(self, device_id: str) -> float | None:
+    def watermark_s(self, device_id: str) -> float | None:
         """Time of the newest sample of a device, missing readings included, s."""
         with self._lock:
             track = self._tracks.get(device_id)
             return track.t_s[-1] if track is not None and track.t_s else None
-
-    def watermark_s(self, device_id: str) -> float | None:
-        """Time up to which the energy of a device is final, s; None without samples.
-
-        That is its newest sample or, where its counter is read less often than its power, the
-        newest reading of the counter.
-        """
-        with self._lock:
-            track = self._tracks.get(device_id)
-            if track is None or not track.t_s:
-                return None
-            newest_s = track.t_s[-1]
-            waits = newest_s - track.counted_s <= self._gap_s and not track.reset[-1]
-            return track.counted_s if waits else newest_s
 
     def readings(self, device_id: str, t_start_s: float, t_end_s: float) -> tuple[Reading, ...]:
         """Readings within a window, missing ones included.
@@ -223,7 +200,7 @@ class PowerHistory:
             provenance = Provenance.MODELLED if track is None else track.provenance
             is_model = provenance is Provenance.MODELLED
             back_s = t_start_s if is_model else min(t_start_s, t_end_s - CONTEXT_S)
-            readings = [] if track is None else track.around(back_s, t_end_s, self._gap_s)
+            readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
         counter_j, integral_j, coverage = self._figures(readings, window)
         verdict = CounterVerdict.FINE
         if counter_j is not None and not is_model:
@@ -255,7 +232,7 @@ class PowerHistory:
             return None, None, 0.0
         integral = hold_integral(readings, *window, self._hold_s)
         coverage = min(1.0, integral.covered_s / length_s)
-        counter_j = counter_difference(readings, *window, self._gap_s)
+        counter_j = counter_difference(readings, *window, self._hold_s)
         return counter_j, integral.energy_j if coverage > 0 else None, coverage
 
     def _verdict(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:

@@ -1,11 +1,9 @@
 """Energy of a time window, from counters and from power readings. Pure functions.
 
 Two figures are always sought and both are reported. The *counter* figure is the difference of the
-device's cumulative counter; where a window's end lies between two readings of the counter, its rise
-from one to the other is spread in time as the power readings between them say, else evenly. The
-*integral* holds each power reading until the next one (zero-order hold). Repeated readings are not
-removed before integration: they are what makes the hold right when the polling is faster than the
-refresh.
+device's cumulative counter, interpolated linearly at the window's ends. The *integral* holds each
+power reading until the next one (zero-order hold). Repeated readings are not removed before
+integration: they are what makes the hold right when the polling is faster than the refresh.
 
 Neither is the truth. `judge_counter` says when the counter cannot be believed: it has stopped, or
 the two figures are too far apart for any bias that is known.
@@ -13,7 +11,6 @@ the two figures are too far apart for any bias that is known.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -217,8 +214,8 @@ def counter_difference(
         if previous is not None and reading.energy_j < previous:
             return None
         previous = reading.energy_j
-    start_j = _interpolate(readings, counters[first], counters[first + 1], t_start_s, max_gap_s)
-    end_j = _interpolate(readings, counters[last], counters[last + 1], t_end_s, max_gap_s)
+    start_j = _interpolate(counters[first], counters[first + 1], t_start_s, max_gap_s)
+    end_j = _interpolate(counters[last], counters[last + 1], t_end_s, max_gap_s)
     if start_j is None or end_j is None:
         return None
     # Interpolating twice within one segment may differ in the last bit.
@@ -239,10 +236,7 @@ def _segment(counters: Sequence[Reading], t_s: float) -> int | None:
     return low
 
 
-def _interpolate(
-    readings: Sequence[Reading], a: Reading, b: Reading, t_s: float, max_gap_s: float
-) -> float | None:
-    """The counter at a time between two of its readings, J; None where they are too far apart."""
+def _interpolate(a: Reading, b: Reading, t_s: float, max_gap_s: float) -> float | None:
     if a.energy_j is None or b.energy_j is None:
         return None
     if t_s == a.t_s:
@@ -251,21 +245,4 @@ def _interpolate(
         return b.energy_j
     if b.t_s - a.t_s > max_gap_s:
         return None
-    share = _drawn_share(readings, a.t_s, b.t_s, t_s)
-    return a.energy_j + (b.energy_j - a.energy_j) * share
-
-
-def _drawn_share(readings: Sequence[Reading], begin_s: float, end_s: float, t_s: float) -> float:
-    """Share of the energy between two readings of a counter that was drawn before a time.
-
-    By the power readings between the two where they cover all of the time, else by time.
-    """
-    first = bisect.bisect_left(readings, begin_s, key=lambda r: r.t_s)
-    last = bisect.bisect_right(readings, end_s, key=lambda r: r.t_s)
-    length_s = end_s - begin_s
-    if last - first > 2:
-        between = readings[first:last]
-        whole = hold_integral(between, begin_s, end_s, length_s)
-        if whole.energy_j > 0 and whole.covered_s >= (1 - 1e-6) * length_s:
-            return hold_integral(between, begin_s, t_s, length_s).energy_j / whole.energy_j
-    return (t_s - begin_s) / length_s
+    return a.energy_j + (b.energy_j - a.energy_j) * (t_s - a.t_s) / (b.t_s - a.t_s)

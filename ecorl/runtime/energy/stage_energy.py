@@ -3,7 +3,7 @@
 A stage of milliseconds ends long before the sampler's next reading, so its energy is computed
 when the reading after its end has arrived (the watermark). The sampler's thread does that as
 readings come in, off the training thread's path, so that after a kill the ledger lacks only the
-executions of the last fraction of a second.
+executions of the last fraction of a second; of the last second where a counter is slow to read.
 
 An execution is charged the devices that it held, for the time that it held them. Where several
 executions hold one device at once, its energy of that time is split evenly among them, so that the
@@ -53,7 +53,7 @@ class PowerHistoryLike(Protocol):
         ...
 
     def watermark_s(self, device_id: str) -> float | None:
-        """Time of a device's newest sample, s."""
+        """Time up to which the energy of a device is final, s."""
         ...
 
 

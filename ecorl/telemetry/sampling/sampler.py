@@ -8,6 +8,7 @@ started again a bounded number of times.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from dataclasses import replace
 from ecorl.errors import DataError, EcorlError, UserError
 from ecorl.records import PowerSample, Provenance, SmoothedPower
 from ecorl.telemetry.history import PowerHistory
+from ecorl.telemetry.sampling.counter_fill import CounterFill
 from ecorl.telemetry.sampling.messages import SourceReport, decode
 from ecorl.telemetry.sampling.sampler_process import SamplerProcess
 from ecorl.telemetry.smoothing import Smoother
@@ -35,6 +37,10 @@ RESTART_PAUSE_S = 0.5
 
 SILENT = "DriverTimeout"
 """Fault name of readings that are missing because the source does not answer."""
+
+SLOWEST_COUNTER_S = 1.3
+"""Readings of a counter that is slow to read are no further apart than this and two polling
+intervals, s: one a second, at the first poll behind it, each poll late by half an interval."""
 
 _TICK_S = 0.25
 
@@ -76,6 +82,9 @@ class Sampler:
         self._reasons: dict[str, str] = {}
         self._limits_s: dict[str, float] = {}
         self._since_s: dict[str, float] = {}
+        # Of each device: the newest sample, and what waits for its counter.
+        self._newest_s: dict[str, float] = {}
+        self._fills: dict[str, CounterFill] = {}
         self._ready, self._stopping = threading.Event(), threading.Event()
         self._process: SamplerProcess | None = None
         self._thread: threading.Thread | None = None
@@ -158,7 +167,10 @@ class Sampler:
             return smoother.at(now_s)
 
     def watermark_s(self, device_id: str) -> float | None:
-        """Time up to which the energy of a device is final, s: windows that end before it are."""
+        """Time up to which the energy of a device is final, s: windows that end before it are.
+
+        That is its newest sample or, where its counter is slow to read, the newest of the counter.
+        """
         return self.history.watermark_s(device_id)
 
     def mark_edge(self) -> None:
@@ -183,6 +195,8 @@ class Sampler:
                 break
             self._idle(RESTART_PAUSE_S * 2**n_restarts)
             n_restarts += 1
+        for fill in self._fills.values():
+            self._keep(fill.release())
         self._ready.set()
 
     def _receive(self) -> None:
@@ -230,6 +244,8 @@ class Sampler:
                 self._limits_s[device.device_id] = max(self._stale_after_s, 2.5 * known.interval_s)
                 self._reasons[device.device_id] = report.error or SILENT
                 self._since_s.setdefault(device.device_id, now_s)
+                wait_s = SLOWEST_COUNTER_S + 2 * known.interval_s
+                self._fills.setdefault(device.device_id, CounterFill(wait_s))
                 with self._lock:
                     self._smoothers.setdefault(device.device_id, self._smoother(device))
             if first and report.error is not None:
@@ -247,13 +263,24 @@ class Sampler:
         return Smoother(device.device_id, device.provenance, self._tau_s, self._stale_after_s)
 
     def _add(self, samples: tuple[PowerSample, ...]) -> None:
-        kept = self.history.add(samples)
-        for sample in kept:
+        complete: list[PowerSample] = []
+        for sample in samples:
+            device_id = sample.device_id
+            if sample.t_s <= self._newest_s.get(device_id, -math.inf):
+                continue
+            self._newest_s[device_id] = sample.t_s
             with self._lock:
-                smoother = self._smoothers.get(sample.device_id)
+                smoother = self._smoothers.get(device_id)
                 if smoother is not None:
                     smoother.add(sample)
-            self._note(sample.device_id, sample.error, sample.t_s)
+            self._note(device_id, sample.error, sample.t_s)
+            fill = self._fills.get(device_id)
+            complete += (sample,) if fill is None else fill.add(sample)
+        self._keep(complete)
+
+    def _keep(self, complete: Sequence[PowerSample]) -> None:
+        """Take over samples that are complete, and hand them on."""
+        kept = self.history.add(complete)
         if kept and self._sink is not None:
             try:
                 self._sink(kept)
@@ -280,9 +307,8 @@ class Sampler:
     def _mark_silent(self, now_s: float) -> None:
         """Missing readings for devices whose source says nothing, so that time still advances."""
         for device in self.devices:
-            newest_s = self.history.newest_s(device.device_id)
-            if newest_s is None:  # its very first read may hang
-                newest_s = self._since_s[device.device_id]
+            # Its very first read may hang.
+            newest_s = self._newest_s.get(device.device_id, self._since_s[device.device_id])
             silent = self._faults.get(device.device_id) in (SILENT, SAMPLER_LOST)
             limit_s = _TICK_S if silent else self._limits_s[device.device_id]
             if now_s - newest_s > limit_s:

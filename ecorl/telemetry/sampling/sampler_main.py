@@ -1,7 +1,8 @@
 """The sampling process: ``python -m ecorl.telemetry.sampling.sampler_main FD PARENT_PID``.
 
 It reads its specs as one JSON line from standard input, opens the sources, answers with a ready
-line on the file descriptor FD and then writes a line for every read. Each source is read in a
+line on the file descriptor FD and then writes a line for every read. A byte on standard input
+stands for the edge of a stage: sources that gain by it are read at once. Each source is read in a
 separate thread, so that a driver that hangs delays only the readings of its devices.
 
 It ends when standard input closes or its parent changes. Both are watched: a process forked from
@@ -108,13 +109,16 @@ def step_s(interval_s: float, jitter: random.Random) -> float:
 
 
 class Edge:
-    """Wakes a thread where a stage begins or ends; waking up takes half of what an `Event` does."""
+    """Wakes the thread of a source where a stage begins or ends.
+
+    A wait takes half of the processor time of one for a `threading.Event`, ten times a second.
+    """
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK)
 
     def set(self) -> None:
-        """Wake the thread, or spare it the next wait."""
+        """Wake the thread; where it does not wait now, its next wait ends at once."""
         os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout_s: float) -> bool:
@@ -145,6 +149,7 @@ def poll(source: DescribedSource, outlet: Outlet, stop: threading.Event, edge: E
             samples = source.read_edge() if isinstance(source, EdgeSource) else ()
             if samples and not outlet.write(encode_samples(samples)):
                 stop.set()
+            due_s = max(due_s, time.monotonic() + min(source.interval_s, SHORTEST_STEP_S))
             continue
         if not outlet.write(encode_samples(source.read())):
             stop.set()

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import select
+import socket
 import subprocess
 import tempfile
 import threading
@@ -34,6 +35,8 @@ class SamplerProcess:
 
     def __init__(self, specs: Sequence[SourceSpec]) -> None:
         self._fd, write_fd = os.pipe()
+        self._own_pid = os.getpid()
+        self._orders, theirs = socket.socketpair()
         self._rest = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
         with contextlib.suppress(OSError):
@@ -43,21 +46,19 @@ class SamplerProcess:
         self._poll.register(self._fd, select.POLLIN)
         module = "ecorl.telemetry.sampling.sampler_main"
         try:
-            self._popen = start_module(module, write_fd, stdin=subprocess.PIPE, output=self._errors)
+            self._popen = start_module(module, write_fd, stdin=theirs.fileno(), output=self._errors)
         except OSError:
             os.close(self._fd)
+            self._orders.close()
             self._errors.close()
             raise
         finally:
             os.close(write_fd)
-        # No descriptor is written to that `end` has closed: its number may be another file's.
-        self._stdin_lock = threading.Lock()
-        self._has_ended = False
-        if self._popen.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._popen.stdin.write(encode_specs(specs).encode())
-                self._popen.stdin.flush()
-                os.set_blocking(self._popen.stdin.fileno(), False)
+            theirs.close()
+        # After `end` nothing may be sent: the descriptor's number may be another file's by then.
+        self._orders_lock = threading.Lock()
+        with contextlib.suppress(OSError):
+            self._orders.sendall(encode_specs(specs).encode())
 
     @property
     def pid(self) -> int:
@@ -66,10 +67,11 @@ class SamplerProcess:
 
     def mark_edge(self) -> None:
         """Ask for a reading at once; dropped where the process does not listen. Never raises."""
-        with self._stdin_lock:
-            if self._popen.stdin is not None and not self._has_ended:
-                with contextlib.suppress(OSError):
-                    os.write(self._popen.stdin.fileno(), EDGE)
+        if os.getpid() != self._own_pid:
+            return  # a forked process: the lock may be held there for ever
+        # A pipe would end this process where its user has set SIGPIPE back to its default.
+        with self._orders_lock, contextlib.suppress(OSError):
+            self._orders.send(EDGE, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def lines(self, timeout_s: float) -> list[bytes] | None:
         """Return all complete lines, after at most `timeout_s`; None when the process has ended."""
@@ -99,10 +101,8 @@ class SamplerProcess:
 
     def end(self) -> None:
         """End the process within a bounded time and close its pipes; never raises."""
-        with self._stdin_lock, contextlib.suppress(OSError):
-            self._has_ended = True
-            if self._popen.stdin is not None:
-                self._popen.stdin.close()
+        with self._orders_lock:
+            self._orders.close()
         wait_or_kill(self._popen, PATIENCE_S, reap_s=PATIENCE_S)
         os.close(self._fd)
         self._errors.close()

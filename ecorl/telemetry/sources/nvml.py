@@ -9,9 +9,9 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ecorl.drivers.instruments import INSTRUMENTS, Instrument, NvmlDevice
+from ecorl.drivers.instruments import FIELD_POWER_INSTANT, INSTRUMENTS, Instrument, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import DeviceLost, DriverError, DriverNotLoaded
 from ecorl.records import DeviceKind, PowerSample, Provenance
@@ -35,13 +35,18 @@ EDGE_APART_S = 0.02
 """A stage's edge is not read this soon after the last reading of the counter, s: the end of a stage
 is often the beginning of the next one."""
 
+POWER_APART_S = 0.05
+"""A stage's edge has the last reading of power where that is no older than this, s: NVML polled
+faster is known to answer zeros."""
+
 
 @dataclass
 class _Gpu:
     device: NvmlDevice
     instrument: Instrument | None = None
     lost: bool = False
-    counter_asked_s: float = -math.inf
+    newest: PowerSample | None = None
+    counter_read_s: float = -math.inf
     counter_calls_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMED_READINGS))
 
     @property
@@ -68,8 +73,9 @@ class NvmlSource:
             without ``GPU-``, MIG UUID, PCI address); None takes ``CUDA_VISIBLE_DEVICES``, else
             all GPUs.
         interval_s: polling interval, s; below 0.05 s NVML is known to answer zeros.
-        counter_interval_s: shortest time between two readings of an energy counter that is slow
-            (`SLOW_COUNTER_S`), s, but for those of `read_edge`; 0: it is read with each power.
+        counter_interval_s: time between two readings of an energy counter that is slow to read
+            (`SLOW_COUNTER_S`), s. `read_edge` reads it as well. With 0, and where power is an
+            average over a second, it is read with each power.
     """
 
     name = "nvml"
@@ -131,12 +137,17 @@ class NvmlSource:
 
     def read_edge(self) -> tuple[PowerSample, ...]:
         """One sample of each GPU whose counter was not read just before, its counter included."""
-        due_s = self._clock() - EDGE_APART_S
-        return tuple(
-            self._read_gpu(gpu, True)
-            for gpu in self._gpus
-            if gpu.counter_asked_s <= due_s and not gpu.lost
-        )
+        now_s, found = self._clock(), []
+        for gpu in self._gpus:
+            if gpu.lost or now_s - gpu.counter_read_s < EDGE_APART_S:
+                continue
+            newest = gpu.newest
+            if newest is None or newest.power_w is None or now_s - newest.t_s >= POWER_APART_S:
+                found.append(self._read_gpu(gpu, True))
+            else:
+                energy_j, t_s = self._read_counter(gpu)
+                found.append(replace(newest, t_s=t_s, energy_j=energy_j))
+        return tuple(found)
 
     def close(self) -> None:
         """Release NVML; safe to call twice."""
@@ -148,9 +159,12 @@ class NvmlSource:
         return "CUDA_VISIBLE_DEVICES hides all GPUs" if self._wanted is None else "no GPU is named"
 
     def _is_counter_due(self, gpu: _Gpu) -> bool:
-        if not gpu.has_slow_counter:
+        # The rise of a counter that is read seldom is spread by power; that of an average comes
+        # too late to tell one stage from the next.
+        is_instant = gpu.instrument is not None and gpu.instrument.field == FIELD_POWER_INSTANT
+        if not (gpu.has_slow_counter and is_instant):
             return True
-        return self._clock() - gpu.counter_asked_s >= self._counter_interval_s
+        return self._clock() - gpu.counter_read_s >= self._counter_interval_s
 
     def _read_gpu(self, gpu: _Gpu, with_counter: bool) -> PowerSample:
         power_w = energy_j = utilisation = None
@@ -163,18 +177,16 @@ class NvmlSource:
             error = type(fault).__name__ if self._driver.is_open else self._down
             # A driver that was reloaded answers with errors of no particular kind.
             gpu.lost = isinstance(fault, DeviceLost | DriverNotLoaded) or type(fault) is DriverError
-        # The time is that of the counter's call: energy is billed by it, and a hold minds less.
-        before_s = now_s = self._clock()
+            if gpu.lost:
+                gpu.counter_read_s = -math.inf
+        t_s = self._clock()
         if with_counter and not gpu.lost:
-            energy_j = self._optional(lambda: self._driver.energy_j(gpu.device))
-            call_s = self._clock() - before_s
-            gpu.counter_asked_s = now_s = before_s + 0.5 * call_s
-            gpu.counter_calls_s.append(call_s)
+            energy_j, t_s = self._read_counter(gpu)
         if not gpu.lost:
             utilisation = self._optional(lambda: self._driver.utilisation(gpu.device))
-        return PowerSample(
+        gpu.newest = PowerSample(
             gpu.device_id,
-            now_s,
+            t_s,
             power_w,
             energy_j,
             utilisation,
@@ -182,6 +194,22 @@ class NvmlSource:
             _source(gpu),
             error,
         )
+        return gpu.newest
+
+    def _read_counter(self, gpu: _Gpu) -> tuple[float | None, float]:
+        """The energy counter, J, and the time in the middle of its call, s.
+
+        A sample that has a counter bears this time: energy is billed by it, and the hold of a power
+        reading minds less.
+        """
+        before_s = self._clock()
+        energy_j = self._optional(lambda: self._driver.energy_j(gpu.device))
+        call_s = self._clock() - before_s
+        t_s = before_s + 0.5 * call_s
+        if energy_j is not None:
+            gpu.counter_read_s = t_s
+            gpu.counter_calls_s.append(call_s)
+        return energy_j, t_s
 
     def _optional(self, read: Callable[[], float]) -> float | None:
         """A figure that not every GPU has; its absence is no fault."""

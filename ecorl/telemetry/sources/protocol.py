@@ -42,5 +42,5 @@ class EdgeSource(Protocol):
     """A source that gains by a reading right where a stage begins or ends."""
 
     def read_edge(self) -> tuple[PowerSample, ...]:
-        """One sample a device, now; none for a device whose last reading is as good."""
+        """One sample a device, now; none for a device that was read a moment ago."""
         ...

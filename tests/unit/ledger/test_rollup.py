@@ -164,18 +164,3 @@ def test_a_counter_that_was_away_for_long_fills_no_rows():
     rows = rolled([reading(0.0, 1.0, 5.0), reading(1e6, 1.0, 7.0)], 1e6)
     assert len(rows) < 10
     assert (totals(rows)["counted_mj"], totals(rows)["n_breaks"]) == (0, 1)
-
-
-def test_a_counter_read_seldom_rises_as_the_power_says():
-    """100 W for half a second, 500 W for one, and a counter that says a tenth more."""
-    rows = [reading(10 + t / 10, 100.0 if t < 5 else 500.0) for t in range(15)]
-    rows[0].energy_j = 1000.0
-    rows.append(reading(11.5, 500.0, 1000.0 + 1.1 * 550.0))
-    found = {row.second: row for row in rolled(rows, 11.5)}
-    assert found[10].counted_mj == pytest.approx(1.1 * 300e3, abs=2)
-    assert found[11].counted_mj == pytest.approx(1.1 * 250e3, abs=2)
-    assert found[10].alone_mj == found[11].alone_mj == 0
-    # Where a reading is missing it rises evenly.
-    rows[3].power_w = None
-    found = {row.second: row for row in rolled(rows, 11.5)}
-    assert found[10].counted_mj == pytest.approx(1.1 * 550e3 / 1.5, abs=2)

@@ -166,7 +166,11 @@ def test_readings_are_asked_for_at_the_edges_of_long_executions(start, recording
     pieces = [Span(now_s + n, now_s + n + 0.5) for n in range(4)]
     assert run(6, *pieces) == (0, 0)
     assert run(7, *pieces) == (0, 0)
+    # One in many pieces is read at its begin alone, where the one before was long.
+    assert run(8, long) == (0, 1)
+    assert run(9, *pieces) == (1, 0)
     # One without times, and one whose role is not told.
-    monitor.add(8, result(long), ())
-    monitor.hold(9, [Span(now_s, math.inf)])
+    monitor.add(10, result(long), ())
+    monitor.hold(11, [Span(now_s, math.inf)])
+    monitor.hold(11, [])
     assert edges.since() == 0

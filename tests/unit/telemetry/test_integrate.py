@@ -111,53 +111,6 @@ def test_counter_waits_for_the_reading_after_the_window():
     assert record.energy("gpu0", 0, 1.5).counter_energy_j == pytest.approx(150)
 
 
-def sparse(*rows):
-    """Readings of power each second, and of the counter where a row has one."""
-    return history(*(sample(t_s, *row) for t_s, row in enumerate(rows)), hold_s=5.0)
-
-
-def test_between_two_counter_readings_the_power_says_when_it_rose():
-    # The counter rises by 800 J while the readings hold 100 + 100 + 600 + 0 J.
-    record = sparse((100, 1000), (100,), (600,), (0,), (50, 1800))
-    for t_s, drawn_j in ((1.0, 100), (1.5, 150), (2.5, 500), (3.0, 800), (3.5, 800)):
-        assert record.energy("gpu0", 0.0, t_s).counter_energy_j == pytest.approx(drawn_j)
-    # A counter that says twice as much rises in the same way.
-    record = sparse((100, 1000), (100,), (600,), (0,), (50, 2600))
-    energy = record.energy("gpu0", 2.0, 2.5)
-    assert (energy.energy_j, energy.method) == (pytest.approx(600), "counter")
-
-
-def test_where_a_power_reading_is_missing_the_counter_rises_evenly():
-    record = sparse((100, 1000), (100,), (None,), (0,), (50, 1800))
-    assert record.energy("gpu0", 0.0, 1.0).counter_energy_j == pytest.approx(200)
-    record = sparse((0, 1000), (0,), (0,), (0,), (0, 1800))
-    assert record.energy("gpu0", 0.0, 1.0).counter_energy_j == pytest.approx(200)
-
-
-def test_energy_is_final_once_the_counter_was_read():
-    record = history(sample(0, 100, 0), sample(0.1, 100))
-    assert (record.watermark_s("gpu0"), record.newest_s("gpu0")) == (0, 0.1)
-    record.add([sample(1.0, 100, 90)])
-    assert record.watermark_s("gpu0") == 1.0
-    assert record.energy("gpu0", 0.0, 0.5).energy_j == pytest.approx(45)
-
-
-def test_a_counter_that_no_longer_answers_is_not_waited_for():
-    record = history(sample(0, 100, 0), *(sample(t / 10, 100) for t in range(1, 26)))
-    assert record.watermark_s("gpu0") == 2.5
-    assert record.energy("gpu0", 1.0, 2.0).method == "integral"
-    # Nor is one of a device that was lost, or one that there never was.
-    record = history(sample(0, 100, 0), sample(0.1, None, None, "DeviceLost"))
-    assert record.watermark_s("gpu0") == 0.1
-    assert history(sample(0, 100), sample(0.1, 100)).watermark_s("gpu0") == 0.1
-
-
-def test_a_counter_is_read_once_a_second_however_short_power_is_held():
-    rows = [sample(t / 10, 100, 10.0 * t if t % 11 == 0 else None) for t in range(23)]
-    record = history(*rows, hold_s=0.3)
-    assert record.energy("gpu0", 0.5, 1.5).counter_energy_j == pytest.approx(100)
-
-
 def test_counter_that_starts_again_is_not_used():
     record = history(sample(0, 10, 1000), sample(1, 10, 3), sample(2, 10, 13))
     energy = record.energy("gpu0", 0, 2)
@@ -264,21 +217,6 @@ def test_both_figures_add_up_over_adjacent_windows(readings, shares):
     counts = [counter_difference(readings, *w, HOLD_S) for w in ((a, b), (b, c), (a, c))]
     assert None not in counts
     assert counts[0] + counts[1] == pytest.approx(counts[2], abs=1e-6)
-
-
-@given(recordings(missing=False), windows, st.sets(st.integers(1, 28)))
-def test_a_counter_read_seldom_adds_up_as_well_and_never_falls(readings, shares, unread):
-    kept = [
-        r._replace(energy_j=None) if i in unread and i < len(readings) - 1 else r
-        for i, r in enumerate(readings)
-    ]
-    a, b, c = (share * readings[-1].t_s for share in shares)
-    assume(a < b < c)
-    parts = [counter_difference(kept, *w, 100.0) for w in ((a, b), (b, c), (a, c))]
-    assert min(parts) >= 0
-    assert parts[0] + parts[1] == pytest.approx(parts[2], abs=1e-6)
-    whole = counter_difference(kept, 0.0, readings[-1].t_s, 100.0)
-    assert whole == pytest.approx(readings[-1].energy_j - readings[0].energy_j)
 
 
 @given(recordings(), windows)

@@ -129,6 +129,42 @@ def test_edges_of_a_process_that_does_not_read_them_are_dropped(nvml_environment
     final(sampler, "gpu0", newest_s)
 
 
+def test_an_edge_costs_no_program_its_life(nvml_environment, start, monkeypatch):
+    """Where SIGPIPE ends a process, one to a sampling process that has ended does not come."""
+    sampler = start(SELDOM)
+    process = sampler._process
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.kill(sampler.pid, signal.SIGKILL)
+        until(lambda: process._popen.poll() is not None)
+        for _ in range(3):
+            process.mark_edge()
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
+def test_a_forked_process_marks_no_edge_and_waits_for_no_lock(nvml_environment, start):
+    sampler = start(SELDOM)
+    with sampler._process._orders_lock:
+        pid = os.fork()
+        if pid == 0:
+            sampler.mark_edge()
+            os._exit(0)
+    until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
+
+
+def test_what_waits_for_a_counter_is_recorded_at_the_end(nvml_environment, start):
+    counter = "nvmlDeviceGetTotalEnergyConsumption"
+    nvml_environment.set("devices 1", f"burn_us {counter} 3000 3000 3000")
+    kept = []
+    sampler = start(SourceSpec((NvmlSourceConfig(),)), sink=kept.extend)
+    until(lambda: (sampler._newest_s.get("gpu0") or 0) > (sampler.watermark_s("gpu0") or 0) + 0.2)
+    newest_s = sampler._newest_s["gpu0"]
+    sampler.stop()
+    assert kept[-1].t_s >= newest_s
+    assert [one.t_s for one in kept] == sorted(one.t_s for one in kept)
+
+
 def test_a_source_that_gains_nothing_by_edges_keeps_its_pace(start):
     sampler = start(replace(MODELLED, candidates=(ModelledSourceConfig(interval_s=10.0),)))
     until(lambda: sampler.watermark_s("gpu0") is not None)

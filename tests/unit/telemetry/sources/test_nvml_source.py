@@ -8,7 +8,7 @@ from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
 from ecorl.config import NvmlSourceConfig
 from ecorl.drivers.nvml import NvmlDriver
-from ecorl.errors import DriverError
+from ecorl.errors import DriverError, NotSupported
 from ecorl.telemetry.sources import nvml
 from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.registry import open_source
@@ -246,6 +246,57 @@ def test_an_edge_is_read_with_the_counter_but_not_twice(source, monkeypatch):
     # It stands in for the reading of its second.
     calls.poll(source, 0.9)
     assert calls.counts == [1, 1]
+
+
+def test_an_edge_just_behind_a_reading_of_power_repeats_it(source, monkeypatch):
+    calls, powers = Calls(source, monkeypatch, (0.003, 0.003)), []
+    read = NvmlDriver.power
+
+    def counted(driver, device, order):
+        powers.append(device.index)
+        return read(driver, device, order)
+
+    calls.poll(source, 3.0)
+    monkeypatch.setattr(NvmlDriver, "power", counted)
+    calls.now_s += 0.1
+    before = source.read()
+    powers.clear()
+    calls.now_s += 0.03  # the counter was read more than EDGE_APART_S ago, power was not
+    edge = source.read_edge()
+    assert powers == []
+    assert [s.power_w for s in edge] == [s.power_w for s in before]
+    assert all(s.energy_j is not None for s in edge)
+    assert all(b.t_s > a.t_s for a, b in zip(before, edge, strict=True))
+    calls.now_s += 0.06
+    source.read_edge()
+    assert powers == [0, 1]
+
+
+def test_a_slow_counter_beside_an_average_is_read_with_each_power(fake_nvml, monkeypatch):
+    """A power that comes a second late cannot tell when the counter rose."""
+    fake_nvml.set("field 186 0 3", "field 186 1 3")
+    source = NvmlSource()
+    source.open()
+    calls = Calls(source, monkeypatch, (0.003, 0.003))
+    found = calls.poll(source, 3.0)
+    assert calls.counts == [len(samples) for samples in found]
+    source.close()
+
+
+def test_a_counter_that_failed_once_is_read_again_at_once(source, monkeypatch):
+    calls = Calls(source, monkeypatch, (0.003, 0.003))
+    calls.poll(source, 3.0)
+    slowly = NvmlDriver.energy_j
+
+    def fails(driver, device):
+        raise NotSupported("once")
+
+    calls.now_s += 1.0
+    monkeypatch.setattr(NvmlDriver, "energy_j", fails)
+    assert [s.energy_j for s in source.read()] == [None, None]
+    monkeypatch.setattr(NvmlDriver, "energy_j", slowly)
+    calls.now_s += 0.1
+    assert all(s.energy_j is not None for s in source.read())
 
 
 def test_a_lost_gpu_is_not_read_at_an_edge(source, fake_nvml):
