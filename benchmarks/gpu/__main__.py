@@ -16,7 +16,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 
 from benchmarks.gpu.run.order import Order, count_gpus, read_order
@@ -25,6 +25,7 @@ from benchmarks.gpu.run.wheels import (
     Wheel,
     choose,
     here,
+    is_found,
     is_installed,
     normalised,
     pins,
@@ -109,14 +110,36 @@ def _provide(order: Order, folder: Path) -> dict[str, list[str]]:
 
 
 def _name_versions(parts: Sequence[Part]) -> None:
-    """Print which versions are not those that are tested together."""
-    tested, others = pins(), []
+    """Print which versions are not those that are tested together, and which a package refuses."""
+    tested, others, outside = pins(), [], []
     for module in dict.fromkeys(name for part in parts for name in part.imports):
         name = "nvidia-ml-py" if module == "pynvml" else normalised(module)
-        if is_installed(name) and version(name).partition("+")[0] != tested.get(name):
+        if not is_installed(name):
+            continue
+        if version(name).partition("+")[0] != tested.get(name):
             others.append(f"{name} {version(name)} ({tested.get(name)})")
+        outside += _outside_bounds(name)
     if others:
         print(f"versions other than those of constraints.txt: {', '.join(others)}")
+    for line in outside:
+        print(line)
+
+
+def _outside_bounds(name: str) -> list[str]:
+    """What a distribution requires in another version than is installed, a line each."""
+    if not is_found("packaging"):
+        return []
+    from packaging.requirements import Requirement
+
+    found = []
+    for one in map(Requirement, requires(name) or ()):
+        applies = one.marker is None or one.marker.evaluate({"extra": ""})
+        if not applies or not is_installed(one.name):
+            continue
+        if not one.specifier.contains(version(one.name), prereleases=True):
+            found.append(f"{name} {version(name)} wants {one.name}{one.specifier}; there is "
+                         f"{version(one.name)}")  # fmt: skip
+    return found
 
 
 def _refused(line: str) -> int:

@@ -38,13 +38,14 @@ from benchmarks.gpu.loads.passes import (
     wait_patiently,
 )
 from benchmarks.gpu.loads.stages import Shapes, scoring_loads, training_loads
+from benchmarks.gpu.run.attempts import attempt, reason
 from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.limiters import LIMITERS, UNITS, Watch, window_values
 from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.gpu.sensing.traces import quantile
 from ecorl.bench.figures import Figure, missing
 from ecorl.devices.llama import model_shape
-from ecorl.errors import DeviceLost, DriverError, DriverTimeout, NotSupported
+from ecorl.errors import DeviceLost, DriverTimeout, NotSupported
 
 BENCHMARK = "gpu_clocks"
 
@@ -142,6 +143,7 @@ class Bench:
         self.values: dict[str, dict[str, float | None]] = {}
         self._start_s, self._left_s = time.monotonic(), setting.left_s()
         self._until_s, self._over = self._start_s, ""
+        self._tell = setting.tell
 
     def begin(self, section: str) -> None:
         """Begin a section: it may use the time up to the end of its share.
@@ -152,6 +154,7 @@ class Bench:
         names = list(SHARES)
         share = sum(SHARES[name] for name in names[: names.index(section) + 1])
         self._until_s = self._start_s + share * self._left_s
+        self._tell(section)
 
     def attempt(
         self, name: str, units: Mapping[str, str], need_s: float, call: Callable[[], T]
@@ -172,12 +175,12 @@ class Bench:
             self._over = f"DeviceLost: {lost}"
         why = self._over or ("" if time.monotonic() + need_s <= self._until_s else "no time left")
         if not why:
-            try:
-                return call()
-            except (DriverError, RuntimeError) as error:  # of NVML, or of PyTorch
-                why = f"{type(error).__name__}: {' '.join(str(error).strip().splitlines()[:1])}"
-                if isinstance(error, DeviceLost | DriverTimeout):
-                    self._over = why
+            found, error = attempt(call)
+            if error is None:
+                return found
+            why = reason(error)
+            if isinstance(error, DeviceLost | DriverTimeout):
+                self._over = why
         self.figures += [missing(f"{BENCHMARK}.{name}.{kind}", unit, why)
                          for kind, unit in units.items()]  # fmt: skip
         return None
@@ -311,7 +314,7 @@ def _model(bench: Bench, size: str, max_length: int) -> Callable[[], Llama]:
 def _stage(model: Callable[[], Llama], shapes: Shapes, number: int) -> Load:
     loads = [*scoring_loads(model(), shapes), *training_loads(model(), shapes)]
     workload, call = loads[number]
-    return Load(call, workload.n_counted, workload.how)
+    return Load(call, workload.n_counted, f"{workload.how}; all tokens counted")
 
 
 def _decoding(

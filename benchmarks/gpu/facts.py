@@ -29,7 +29,7 @@ from ecorl.units import hertz_from_megahertz, joules_from_millijoules, watts_fro
 
 BENCHMARK = "gpu_facts"
 
-CALLS_S, TOY_CALLS_S = 0.6, 0.04
+CALLS_S, TOY_CALLS_S = 0.35, 0.04
 """Time for which each NVML call is repeated, s."""
 
 MOST_CALLS = 50_000

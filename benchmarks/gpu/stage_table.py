@@ -24,10 +24,12 @@ from benchmarks.gpu.loads.stages import (
     scoring_loads,
     training_loads,
 )
+from benchmarks.gpu.run.attempts import attempt, reason
 from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.meter import EnergyMeter, Window
 from benchmarks.gpu.table import SIZE, StageTable
 from ecorl.devices.llama import model_shape
+from ecorl.errors import DriverError
 from ecorl.policy.calibration.stages import NEW_TOKENS, PROMPT_TOKENS
 
 REPETITIONS, LENGTH_S, WARM_UP_S = 2, 1.2, 0.5
@@ -125,11 +127,13 @@ def measure(setting: Setting) -> Measured:
         model = Llama(shape, longest + 1, device=setting.device, dtype=torch.bfloat16)
         table = StageTable(meter, size, shape, REPETITIONS, length_s)
         table.idle("before", "a CUDA context and the model are there, nothing runs")
+        error: float | None = None
         for batch in batches:
             _take(setting, meter, table, model, batch, length_s)
             if not is_toy:
                 torch.cuda.empty_cache()
-        error = _checked(setting, model, longest)
+            if batch.shapes.generation and error is None:  # its pieces are compiled by now
+                error = _checked(setting, model, longest)
         table.idle("after", "the same after all stages")
         return table.config(error), table.figures()
 
@@ -143,20 +147,21 @@ def _take(
     length_s: float,
 ) -> None:
     """Measure the workloads of a batch; those that do not fit are missing with the reason."""
-    waiting, why = list(batch.names), NOT_IN_TIME
-    try:
-        if setting.has_room(batch.need_s + _END_S):
-            for workload, call in _loads(setting, model, batch.shapes):
-                windows = _windows(setting, meter, call, length_s)
-                if windows:
-                    table.add(workload, windows)
-                    waiting.remove(workload.name)
-    except torch.OutOfMemoryError:
-        why = "the GPU's memory does not hold it"
-    except RuntimeError as error:  # its pieces do not compile, its graph cannot be captured
-        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    waiting = list(batch.names)
+    setting.tell(", ".join(waiting))
+
+    def measured() -> None:
+        for workload, call in _loads(setting, model, batch.shapes):
+            windows = _windows(setting, meter, call, length_s)
+            if windows:
+                table.add(workload, windows)
+                waiting.remove(workload.name)
+
+    error = attempt(measured)[1] if setting.has_room(batch.need_s + _END_S) else None
+    if isinstance(error, DriverError):
+        raise error
     for name in waiting:
-        table.stages.leave_out(name, why)
+        table.stages.leave_out(name, NOT_IN_TIME if error is None else reason(error))
 
 
 def _loads(
@@ -187,7 +192,4 @@ def _checked(setting: Setting, model: Llama, length: int) -> float | None:
     if not setting.has_room(_CHECK_S + _END_S):
         return None
     pieces = EAGER if setting.is_rehearsal else fused()
-    try:
-        return step_error(model, random_tokens(model, 4, length), pieces)
-    except RuntimeError:
-        return None
+    return attempt(lambda: step_error(model, random_tokens(model, 4, length), pieces))[0]

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from benchmarks.gpu.loads.training_runs import (
     Runs,
     attached_config,
 )
+from benchmarks.gpu.run.attempts import attempt, reason
 from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.gpu.sensing.tracer import COUNTER, Order, Tracer
@@ -45,7 +47,6 @@ from benchmarks.gpu.training_figures import (
 from ecorl.bench.figures import Figure, missing
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, window_energy
-from ecorl.errors import EcorlError
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.records import Provenance
@@ -83,11 +84,12 @@ def measure(setting: Setting) -> Measured:
         runs = Runs(GrpoTraining(setting, folder / "policy", FULL, torch.bfloat16), folder, setting)
         idle, uuid, config = _idle(runs)
         figures = [idle]
-        for section, units in (
-            (equal_bits, {"equal_bits": "1"}),
-            (stage_energies, stage_units()),
-            (lambda runs: attaching_cost(runs, uuid), COST_UNITS),
+        for what, section, units in (
+            ("plain and attached from one seed", equal_bits, {"equal_bits": "1"}),
+            ("joules by stage", stage_energies, stage_units()),
+            ("what attaching costs", partial(attaching_cost, uuid=uuid), COST_UNITS),
         ):
+            setting.tell(what)
             facts, found = _guarded(section, units, runs)
             config |= facts
             figures += found
@@ -96,12 +98,12 @@ def measure(setting: Setting) -> Measured:
 
 def _guarded(section: Callable[[Runs], Measured], units: Mapping[str, str], runs: Runs) -> Measured:
     """A section's result; where it fails its figures are missing, and the others go on."""
-    try:
-        return section(runs)
-    except (EcorlError, RuntimeError) as error:  # of PyTorch, memory that does not suffice too
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        why = f"{type(error).__name__}: {line}"
-    free(runs.setting)  # not before: the error holds what the section held
+    result, error = attempt(lambda: section(runs))
+    if result is not None:
+        return result
+    why = "no result" if error is None else reason(error)
+    del error  # it holds what the section held
+    free(runs.setting)
     return {}, lacking(units, why)
 
 

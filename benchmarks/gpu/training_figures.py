@@ -134,7 +134,10 @@ def cost_figures(
         "attached_step_j": joules[ATTACHED],
         "energy_ratio": ratios,
     }
-    pairs = f"{len(blocks[PLAIN])} pairs of blocks of {BLOCK_STEPS} steps in turns"
+    pairs = (
+        f"pairs of blocks of {BLOCK_STEPS} steps in turns: {len(blocks[PLAIN])}; a process beside "
+        "both arms reads the counter all along"
+    )
     notes = {
         "extra_step_s": f"attached less plain, the same step of a pair; {pairs}",
         "step_ratio": f"attached over plain, the same step of a pair; {pairs}",

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from benchmarks.gpu.figures import figure
 from benchmarks.gpu.loads.grpo import GEARED, GrpoTraining, StepClock, attached, free, logged
+from benchmarks.gpu.run.attempts import attempt, reason
 from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.meter import first_gpu
 from ecorl.bench.figures import Figure, missing
@@ -27,7 +29,6 @@ from ecorl.bench.tokens_per_joule.reading.energy import window_energy
 from ecorl.config import Config, validate_config
 from ecorl.control import Gear
 from ecorl.drivers.nvml import NvmlDriver
-from ecorl.errors import EcorlError
 from ecorl.ledger import LedgerReader
 from ecorl.records import Stage, StageResult
 from ecorl.trainer.gears.formats import computes_fp8
@@ -189,11 +190,14 @@ def _blocks(
             need_s = expected_s(blocks[gear]) + CLOSING_S
             if gear in stopped or not setting.has_room(need_s):
                 continue
-            try:
-                blocks[gear].append(_block(training, gear, setting, folder / f"{gear}-{number}"))
-            except (EcorlError, RuntimeError) as error:  # of PyTorch, and of its compiler
-                line = (str(error).strip() or "no reason given").splitlines()[0]
-                stopped[gear] = f"{type(error).__name__}: {line}"
+            setting.tell(f"{gear}, block {number + 1}")
+            run_dir = folder / f"{gear}-{number}"
+            block, error = attempt(partial(_block, training, gear, setting, run_dir))
+            if block is not None:
+                blocks[gear].append(block)
+            elif error is not None:
+                stopped[gear] = reason(error)
+            del error  # it holds what the block held
             free(setting)
     return blocks, stopped
 
@@ -323,7 +327,8 @@ def _ratios(blocks: dict[Gear, list[GearBlock]], stopped: dict[Gear, str]) -> li
         "step_energy_ratio": [_over(a.step_j, b.step_j) for a, b in pairs],
         "step_time_ratio": [_over(a.step_s, b.step_s) for a, b in pairs],
     }
-    note = "FP8 over BF16, the same step of a pair of blocks"
+    n_pairs = min(len(found) for found in blocks.values())
+    note = f"FP8 over BF16, the same step of a pair of blocks; pairs: {n_pairs}, in turns"
     return [figure(f"{BENCHMARK}.{name}", values[name], "1", note) for name in RATIOS]
 
 

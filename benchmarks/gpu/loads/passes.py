@@ -285,6 +285,7 @@ def decoding(
     n_steps = min(decoder.longest, max(1, round(2.0 * call_s / two_s)))
     launched = "a CUDA graph a step, pieces fused" if graphs else "eager"
     how = f"{n_rows} rows decode on {context + BUCKET} cached tokens of noise; {launched}"
+    how = f"{how}; new tokens counted"
     return Load(partial(decoder.steps, n_steps), n_rows * n_steps, how, stream)
 
 

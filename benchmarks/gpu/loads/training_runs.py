@@ -99,11 +99,11 @@ class Runs:
             name: of the run's record.
         """
         found = self.run(WARM_UP + BLOCK_STEPS, config, name)
-        self._block_s = max(self._block_s, found.wall_s)
+        self._block_s = found.wall_s
         return found
 
     def has_room(self, n_blocks: int) -> bool:
-        """Whether so many blocks end in time, by the longest so far, else by the last run.
+        """Whether so many blocks end in time, by the last one, else by the last run.
 
         Args:
             n_blocks: how many.

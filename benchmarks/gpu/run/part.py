@@ -13,12 +13,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
+from benchmarks.gpu.run.attempts import reason
 from benchmarks.gpu.run.parts import NO_CUDA_CODE, PARTS
 from benchmarks.gpu.run.processes import labelled, neighbours
 from benchmarks.gpu.run.setting import Setting
@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     part = next(part for part in PARTS if part.name == chosen.name)
     start_s = time.monotonic() if chosen.begin is None else chosen.begin
     setting = Setting(chosen.out, start_s + max(0.0, chosen.seconds - RESERVE_S), chosen.rehearse)
+    # Not above: a process that a part spawns imports this module, and needs no PyTorch.
+    import torch
+
     if not chosen.rehearse and not torch.cuda.is_available():
         print("PyTorch does not reach a GPU on this machine: nothing to measure", file=sys.stderr)
         return NO_CUDA_CODE
@@ -55,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         before = neighbours(computes=False)
         measure = importlib.import_module(f"benchmarks.gpu.{part.name}").measure
         config, found = measure(setting)
-        after = neighbours(computes=not chosen.rehearse and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+        computes = not chosen.rehearse and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        after = neighbours(computes=computes)
         figures = labelled(found, before, after)
         settings = {
             **config,
@@ -70,14 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(figure.line())
         write_result(result, chosen.out / f"{part.benchmark}.json")
     except (EcorlError, OSError, torch.OutOfMemoryError) as error:
-        line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        print(f"{part.name}: {type(error).__name__}: {line}", file=sys.stderr)
+        print(f"{part.name}: {reason(error)}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     return 0
 
 
 def software() -> dict[str, object]:
     """Driver and versions, for the settings of a result."""
+    import torch
+
     driver, opened = NvmlDriver(), None
     try:
         driver.open()
@@ -86,7 +91,12 @@ def software() -> dict[str, object]:
         opened = f"{type(error).__name__}: {error}"
     finally:
         driver.close()
-    versions: dict[str, str | None] = {"python": sys.version.split()[0], "cuda": torch.version.cuda}
+    cudnn: Callable[[], int | None] = torch.backends.cudnn.version
+    versions: dict[str, str | None] = {
+        "python": sys.version.split()[0],
+        "cuda": torch.version.cuda,
+        "cudnn": str(cudnn()),
+    }
     for package in _PACKAGES:
         try:
             versions[package] = version(package)
@@ -99,7 +109,11 @@ if __name__ == "__main__":
     # A runner that is killed takes its part along; a part that is ended tells where it was.
     die_with_parent(os.getppid())
     faulthandler.register(signal.SIGTERM, chain=True)
-    code = main()
+    try:
+        code = main()
+    except Exception:  # noqa: BLE001  # told, and then the process has to end at once
+        traceback.print_exc()
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     # Behind an error of the device CUDA may hang or abort at the end; the file is whole by now.

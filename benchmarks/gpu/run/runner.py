@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -130,6 +131,8 @@ class GpuPass:
             raise Unfit(f"NVML does not tell of a GPU ({type(error).__name__}: {error})") from error
         finally:
             driver.close()
+        if shutil.which("cc") is None and shutil.which("gcc") is None:
+            print("there is no C compiler: what PyTorch compiles will be missing")
         self._machine = describe_machine()
         self._own_folder = repository() / "benchmarks" / "results" / self._machine.slug
         self._folder = self._order.out or self._own_folder
@@ -226,6 +229,10 @@ class GpuPass:
         return {
             **os.environ,
             "HF_HUB_OFFLINE": "1",
+            # What is compiled in one part serves the next, wherever the home folder is read-only.
+            "TRITON_CACHE_DIR": str(self._scratch / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"),
+            "HF_HOME": str(self._scratch / "hub"),
             # On several GPUs TRL would want a launcher. A part of a divided GPU keeps its own name.
             "CUDA_VISIBLE_DEVICES": self._visible,
             **({"PYTHONPATH": path} if path else {}),

@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from ecorl.bench.figures import Figure
+
+if TYPE_CHECKING:  # a process that a part spawns comes by here, and needs no PyTorch
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,24 @@ class Setting:
     @property
     def device(self) -> torch.device:
         """Where models lie."""
+        import torch
+
         return torch.device("cpu" if self.is_rehearsal else "cuda")
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was launched."""
         if not self.is_rehearsal:
+            import torch
+
             torch.cuda.synchronize()
+
+    def tell(self, what: str) -> None:
+        """Print what is measured now, so that a part of minutes does not look as if it stood still.
+
+        Args:
+            what: in a few words.
+        """
+        print(f"   {what}", flush=True)
 
     def left_s(self) -> float:
         """Time until the deadline, s; 0 behind it."""

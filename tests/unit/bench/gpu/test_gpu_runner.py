@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -355,3 +356,12 @@ def test_the_parts_fit_into_nine_minutes():
         command = [sys.executable, "-c", code]
         loaded = subprocess.check_output(command, cwd=ROOT, text=True)
         assert not any(f"'{name}'" in loaded for name in ("ecorl", "psutil", "torch", "pydantic"))
+
+
+def test_no_call_that_sets_something_on_the_gpu_is_named_anywhere():
+    sources = [*(ROOT / "benchmarks" / "gpu").rglob("*.py"), *(ROOT / "ecorl").rglob("*.py")]
+    assert len(sources) > 500
+    setters = re.compile(r"nvml\w*(?:Set|Reset|Clear)[A-Z]|nvidia-smi|set_clock|lock_clock")
+    found = [f"{path}: {hit[0]}" for path in sources
+             if (hit := setters.search(path.read_text("utf-8")))]  # fmt: skip
+    assert found == []
