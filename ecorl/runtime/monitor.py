@@ -26,6 +26,7 @@ from ecorl.records import (
     weakest,
 )
 from ecorl.runtime.energy.held_devices import DeviceWindow
+from ecorl.runtime.energy.stage_edges import StageEdges
 from ecorl.runtime.energy.stage_energy import PATIENCE_S, StageAccounts
 from ecorl.runtime.handles import Span
 from ecorl.telemetry.sampling.sampler import Sampler
@@ -38,11 +39,6 @@ _SUMMED_EVERY_S = 1.0
 _IDLE_EVERY_S = 0.25
 """How old the sum beside all executions may be when it is asked for, s: it costs a look at each gap
 between two stages, and trainers of small models log ten times a second."""
-
-
-_LONG_S = 1.0
-"""Where an execution that holds a device for so long, s, begins and ends, the device is read at
-once: beside that, an energy counter that is slow to read is read once a second only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +214,7 @@ class NodeMonitor:
         self._lock = threading.Lock()
         self._late: list[tuple[int, StageResult, Sequence[Span]]] = []
         self._meters: dict[str, _Meter] = {}
-        # Roles whose last execution took long: the next one is expected to, and its begin is read.
-        self._long_roles: set[Role] = set()
+        self._edges = StageEdges()
         # Whether somebody says when all executions so far are noted here (`settle`).
         self._is_told = False
 
@@ -312,18 +307,15 @@ class NodeMonitor:
 
     def hold(self, serial: int, spans: Sequence[Span], role: Role | None = None) -> None:
         """Note which devices an execution under way has held so far. See `Monitor`."""
-        if self._is_edge(spans, role):
+        if self._edges.is_edge(spans, role):
             self.sampler.mark_edge()
         self.accounts.hold(serial, self._windows(spans))
 
     def add(self, serial: int, result: StageResult, spans: Sequence[Span]) -> None:
         """Account a finished execution. See `Monitor`."""
-        if self._is_edge(spans, result.role):
+        if self._edges.is_edge(spans, result.role):
             self.sampler.mark_edge()
-        if spans and all(map(_is_long, spans)):
-            self._long_roles.add(result.role)
-        else:
-            self._long_roles.discard(result.role)
+        self._edges.ended(spans, result.role)
         unnamed = any(s.device_ids is None for s in spans) and not self.gpu_path_ids()
         if unnamed and self._has_meters:
             with self._lock:
@@ -349,13 +341,6 @@ class NodeMonitor:
         self._add_up()
 
     # ------------------------------------------------------------ inside
-
-    def _is_edge(self, spans: Sequence[Span], role: Role | None) -> bool:
-        """Whether the newest span of an execution has ended and was long, or begins and may be."""
-        if spans and math.isinf(spans[-1].t_end_s):
-            # Of a stage in many pieces only the edges of long ones are read.
-            return role in self._long_roles and all(map(_is_long, spans[:-1]))
-        return any(map(_is_long, spans[-1:]))
 
     def _windows(self, spans: Sequence[Span]) -> list[DeviceWindow]:
         return [
@@ -442,10 +427,6 @@ class NodeMonitor:
 
     def _energy_j(self, name: str, start_s: float, end_s: float) -> float | None:
         return self.sampler.history.energy(name, start_s, end_s).energy_j
-
-
-def _is_long(span: Span) -> bool:
-    return span.t_end_s - span.t_start_s >= _LONG_S
 
 
 def added_up(parts: Iterable[float | None]) -> float | None:
