@@ -58,7 +58,7 @@ class SamplerProcess:
         # After `end` nothing may be sent: the descriptor's number may be another file's by then.
         self._orders_lock = threading.Lock()
         with contextlib.suppress(OSError):
-            self._orders.sendall(encode_specs(specs).encode())
+            self._orders.sendall(encode_specs(specs).encode(), socket.MSG_NOSIGNAL)
 
     @property
     def pid(self) -> int:

@@ -17,6 +17,9 @@ from ecorl.telemetry.sources.specs import DeviceInfo
 _FIRST_S = 0.5
 """Of the readings left out at the begin, s: a source answers late after it was opened. Invented."""
 
+_BEHIND_S = 1.0
+"""Longest time from one reading of a counter that is slow to read to the next, s."""
+
 _POLL_S = 0.1
 
 
@@ -86,13 +89,23 @@ def read_idle(
     ) as sampler:
         begin_s = time.monotonic() + _FIRST_S
         end_s = begin_s + time_s
-        # Behind the end by two readings, so that the counter is known at the end as well.
-        for until_s in (begin_s, end_s, end_s + 2.5 * max(s.interval_s for s in sources)):
-            while time.monotonic() < until_s:
+        for edge_s in (begin_s, end_s):
+            while time.monotonic() < edge_s:
                 wait()
                 time.sleep(_POLL_S)
             sampler.mark_edge()
+        # Behind the end, so that the counter is known at the end as well.
+        last_s = end_s + _BEHIND_S + 2.5 * max(source.interval_s for source in sources)
+        while time.monotonic() < last_s and not _is_read(sampler, end_s):
+            wait()
+            time.sleep(_POLL_S)
         return [_reading(sampler, device, when, (begin_s, end_s)) for device in sampler.devices]
+
+
+def _is_read(sampler: Sampler, t_s: float) -> bool:
+    """Whether the energy of all devices is final up to a time."""
+    marks = [sampler.watermark_s(device.device_id) for device in sampler.devices]
+    return all(mark_s is not None and mark_s > t_s for mark_s in marks)
 
 
 def _reading(
