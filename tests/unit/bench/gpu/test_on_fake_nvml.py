@@ -106,6 +106,7 @@ def test_the_sensors_benchmark(one_gpu, script, monkeypatch):
     assert found["nvml.sampler_cpu_share"].value is not None
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_stages_benchmark(one_gpu, script, monkeypatch):
     stages = script("gpu_stages")
