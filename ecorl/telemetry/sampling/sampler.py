@@ -21,6 +21,7 @@ from ecorl.telemetry.sampling.counter_fill import CounterFill
 from ecorl.telemetry.sampling.messages import SourceReport, decode
 from ecorl.telemetry.sampling.sampler_process import SamplerProcess
 from ecorl.telemetry.smoothing import Smoother
+from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.registry import build
 from ecorl.telemetry.sources.specs import SAMPLER_LOST, DeviceInfo, SourceSpec
 
@@ -244,8 +245,10 @@ class Sampler:
                 self._limits_s[device.device_id] = max(self._stale_after_s, 2.5 * known.interval_s)
                 self._reasons[device.device_id] = report.error or SILENT
                 self._since_s.setdefault(device.device_id, now_s)
-                wait_s = SLOWEST_COUNTER_S + 2 * known.interval_s
-                self._fills.setdefault(device.device_id, CounterFill(wait_s))
+                # Other sources give a counter with each reading, or have none to tell.
+                if known.chosen == NvmlSource.name:
+                    wait_s = SLOWEST_COUNTER_S + 2 * known.interval_s
+                    self._fills.setdefault(device.device_id, CounterFill(wait_s))
                 with self._lock:
                     self._smoothers.setdefault(device.device_id, self._smoother(device))
             if first and report.error is not None:
