@@ -18,7 +18,8 @@ import torch
 from benchmarks.gpu.figures import gear_figures, power_figure, window_facts
 from benchmarks.gpu.loads.gears import Call, GearedStep, GearLoad, compiled_load, product_loads
 from benchmarks.gpu.loads.llama import Llama
-from benchmarks.gpu.sensing.meter import NO_CUDA, EnergyMeter, Window
+from benchmarks.gpu.run.parts import NO_CUDA
+from benchmarks.gpu.sensing.meter import EnergyMeter, Window
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.control import Gear

@@ -28,7 +28,8 @@ from benchmarks.gpu.loads.stages import (
     scoring_loads,
     training_loads,
 )
-from benchmarks.gpu.sensing.meter import NO_CUDA, EnergyMeter
+from benchmarks.gpu.run.parts import NO_CUDA
+from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.gpu.table import BENCHMARK, SIZE, StageTable
 from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure

@@ -15,8 +15,9 @@ import torch
 
 from benchmarks.gpu.figures import power_figure, window_facts
 from benchmarks.gpu.loads.bursts import Burner
+from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing import sensor_figures as made
-from benchmarks.gpu.sensing.meter import NO_CUDA, EnergyMeter, Window
+from benchmarks.gpu.sensing.meter import EnergyMeter, Window
 from benchmarks.gpu.sensing.sensors import (
     FULL,
     QUICK,

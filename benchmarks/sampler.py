@@ -2,7 +2,8 @@
 
 On a stand-in for NVML whose truth is known and whose calls keep the processor busy as long as those
 of real GPUs do: an H100's energy counter takes 2.4 to 3.7 ms a call (``benchmarks/results/
-nvidia-h100-80gb-hbm3/nvml.json``), those of other GPUs 0.02 ms. Two samplers run beside each other:
+nvidia-h100-80gb-hbm3/nvml.json``); one that answers at once is taken to need 0.02 ms. Two samplers
+run beside each other:
 as ecorl samples now, and with a counter that is read with every power reading, as it did before.
 """
 
@@ -37,7 +38,7 @@ DEVICES = {
     "fast": (*POWER_CALLS, "burn_us nvmlDeviceGetTotalEnergyConsumption 20 30 60"),
 }
 """Times of NVML's calls, us: usual, in 9 of 100 calls, in one: an H100's counter beside a load; and
-one that answers at once."""
+one that answers at once, which is assumed."""
 
 WAVES_S = {"fast": 0.2, "slow": 3.1}
 """Periods of the load, s: four times shorter than a second, and some seconds as stages are."""

@@ -20,7 +20,7 @@ from importlib.metadata import requires, version
 from pathlib import Path
 
 from benchmarks.gpu.run.order import Order, count_gpus, read_order
-from benchmarks.gpu.run.parts import PARTS, Part
+from benchmarks.gpu.run.parts import NO_GPU, PARTS, Part
 from benchmarks.gpu.run.wheels import (
     Wheel,
     choose,
@@ -33,7 +33,6 @@ from benchmarks.gpu.run.wheels import (
     unpack,
 )
 
-NO_GPU = "this machine has no NVIDIA GPU that NVML answers for: nothing to measure"
 STOPPED = 130
 """Exit code after Ctrl-C."""
 

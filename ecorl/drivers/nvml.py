@@ -267,7 +267,7 @@ class NvmlDriver:
                 continue
             try:
                 answers[instrument] = _plausible(
-                    _field_number(value), _highest_w(device, instrument)
+                    field_number(value), _highest_w(device, instrument)
                 )
             except NotSupported as error:
                 answers[instrument] = error
@@ -344,8 +344,15 @@ def _is_called(device: NvmlDevice, name: str) -> bool:
     return not name.startswith("MIG-") and own.startswith(bare)
 
 
-def _field_number(value: Any) -> float:
-    """The number in an NVML field value, by its type tag."""
+def field_number(value: Any) -> float:
+    """The number in an NVML field value, by its type tag.
+
+    Args:
+        value: as ``nvmlDeviceGetFieldValues`` returns it; its status is not looked at.
+
+    Raises:
+        NotSupported: the type is not known.
+    """
     names = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
     name = names.get(value.valueType)
     if name is None:

@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.gpu.run.attempts import reason
-from benchmarks.gpu.run.parts import NO_CUDA_CODE, PARTS
+from benchmarks.gpu.run.parts import NO_CUDA, NO_CUDA_CODE, PARTS
 from benchmarks.gpu.run.processes import labelled, neighbours
 from benchmarks.gpu.run.setting import Setting
 from ecorl.bench.figures import Result, write_result
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import torch
 
     if not chosen.rehearse and not torch.cuda.is_available():
-        print("PyTorch does not reach a GPU on this machine: nothing to measure", file=sys.stderr)
+        print(NO_CUDA, file=sys.stderr)
         return NO_CUDA_CODE
     try:
         before = neighbours(computes=False)

@@ -11,6 +11,8 @@ BASE = ("torch", "numpy", "pydantic", "psutil", "pynvml", "tomlkit", "filelock",
         "matplotlib", "onnxruntime", "typer", "huggingface_hub", "tokenizers")  # fmt: skip
 """Modules that every part imports, by way of ecorl."""
 
+NO_GPU = "this machine has no NVIDIA GPU that NVML answers for: nothing to measure"
+NO_CUDA = "PyTorch does not reach a GPU on this machine: nothing to measure"
 NO_CUDA_CODE = 3
 """Exit code of a part where PyTorch reaches no GPU."""
 

@@ -23,7 +23,7 @@ from ecorl.drivers.instruments import (
     SCOPE_MEMORY,
     NvmlDevice,
 )
-from ecorl.drivers.nvml import NvmlDriver
+from ecorl.drivers.nvml import NvmlDriver, field_number
 from ecorl.drivers.nvml_errors import error_from_code, translated
 from ecorl.errors import DriverError, FunctionNotFound, NotSupported
 from ecorl.units import watts_from_milliwatts
@@ -58,9 +58,6 @@ MEMORY_POWER = ((FIELD_POWER_INSTANT, SCOPE_MEMORY), (FIELD_POWER_AVERAGE, SCOPE
 INTERVAL_S = 0.02
 """Time from one reading of a watch to the next, s."""
 
-_NUMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-"""Where the number of a field stands, by its type."""
-
 _ONE_READING_S = 1.0
 """Longest wait for a reading behind a window's end, s."""
 
@@ -94,13 +91,13 @@ def fields(device: NvmlDevice, wanted: Sequence[tuple[int, int]]) -> list[float 
     """
     found: list[float | DriverError] = []
     for one in ask("nvmlDeviceGetFieldValues", device.handle, list(wanted)):
-        name = _NUMBERS.get(one.valueType)
         if one.nvmlReturn != 0:
             found.append(error_from_code(one.nvmlReturn, f"field {one.fieldId}"))
-        elif name is None:
-            found.append(NotSupported(f"field {one.fieldId} is of type {one.valueType}"))
-        else:
-            found.append(float(getattr(one.value, name)))
+            continue
+        try:
+            found.append(field_number(one))
+        except NotSupported as error:
+            found.append(error)
     return found
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks.gpu.run.parts import NO_GPU
 from benchmarks.gpu.sensing.traces import TracePoint
 from ecorl.config import NvmlSourceConfig
 from ecorl.drivers.instruments import BoardState, NvmlDevice
@@ -21,9 +22,6 @@ from ecorl.records import StageEnergy
 from ecorl.telemetry.check import ReadingCheck, check_readings
 from ecorl.telemetry.sampling.sampler import Sampler
 from ecorl.telemetry.sources.specs import MeteredDevice, SourceSpec
-
-NO_GPU = "this machine has no NVIDIA GPU that NVML answers for: nothing to measure"
-NO_CUDA = "PyTorch does not reach a GPU on this machine: nothing to measure"
 
 BETWEEN_WAITS_S = 0.1
 """Work that is launched before it is waited for, s: short calls would else leave gaps between."""
