@@ -387,7 +387,9 @@ class AutoDeviceMapping:
 
     def _end(self, error: BaseException | None) -> None:
         """End the run: take what workers still tell, close the record, put the names back."""
-        hooks.current = None
+        own, hooks.current = hooks.current, None
+        if own is not None and error is None and self._is_ahead():
+            own.finish(list(self._pipeline.generate_schedulers.values()))
         for owner, attribute, original in reversed(self._replaced):
             setattr(owner, attribute, original)
         self._replaced.clear()
@@ -409,6 +411,11 @@ class AutoDeviceMapping:
                 self._opened.publish(getattr(self.pipeline_config, "output_dir", None))
         if self._pool is not None:
             self._pool.close()
+
+    def _is_ahead(self) -> bool:
+        """Whether the rollout's actors may have generated for a batch that never comes."""
+        ratio = getattr(self.pipeline_config, "async_generation_ratio", 0) or 0
+        return ratio > 0 and hasattr(self._pipeline, "generate_schedulers")
 
     def _drain(self, runtime: RayRuntime) -> None:
         """Wait for ecorl's own workers; one that is gone tells nothing more."""

@@ -3,8 +3,9 @@
 ROLL generates and rewards sample by sample inside these actors, past the dispatch of its driver.
 `WatchedScheduler` stands in the place of its class and keeps the times until the driver asks for
 them. Generation lasted while at least one response was computed, a reward while at least one was
-waited for. Both are booked to the step whose batch is collected when they are done: samples that an
-asynchronous rollout generates ahead belong to the next one.
+waited for. Both are booked to the step whose batch holds the response, which for an asynchronous
+rollout may be a later one than that in which it was generated. Rewards by ecorl's own workers are
+booked when they are computed, to the step whose batch is collected at the time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from roll.distributed.scheduler import generate_scheduler
 from roll_adapters.ray_jobs.intervals import Interval
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 from roll_adapters.roll.stages.rows import sizes_of
-from roll_adapters.roll.times import STEP, RolloutTimes
+from roll_adapters.roll.times import STEP, RolloutTimes, TakenTimes
 
 OWN_WORKERS = "roll_adapters."
 """With which the paths of ecorl's own worker classes begin; they tell of themselves."""
@@ -31,7 +32,7 @@ class WatchedContext(generate_scheduler.RolloutContext):
         """Generate the responses to a prompt. See ROLL."""
         start_s = time.time()
         data = await super().generate(req=req, domain=domain)
-        self._note(lambda times, step: times.generated(step, _sizes(req, data), _since(start_s)))
+        self._note(lambda times: times.generated(_sizes(req, data), _since(start_s)))
         return data
 
     async def compute_rewards(self, req: Any, domain: str) -> Any:
@@ -44,16 +45,16 @@ class WatchedContext(generate_scheduler.RolloutContext):
                 req.meta_info.pop(STEP, None)
         start_s = time.time()
         rewards = await super().compute_rewards(req=req, domain=domain)
-        self._note(lambda times, step: times.rewarded(step, domain, sizes_of(req), _since(start_s)))
+        self._note(lambda times: times.rewarded(domain, sizes_of(req), _since(start_s)))
         return rewards
 
-    def _note(self, note: Callable[[RolloutTimes, int], None]) -> None:
+    def _note(self, note: Callable[[RolloutTimes], None]) -> None:
         """Note a call of training; what cannot be counted is not measured."""
-        times = getattr(self._scheduler, "ecorl_times", None)
-        if times is None or self.is_val:
+        pending = getattr(self._scheduler, "ecorl_pending", None)
+        if pending is None or self.is_val:
             return
         try:
-            note(times, self._scheduler.ecorl_step)
+            note(pending.setdefault(self.prompt_id, RolloutTimes()))
         except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
             return  # a rollout loop of the user's may hand over what ROLL's own does not
 
@@ -63,7 +64,9 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         generate_scheduler.RolloutContext = WatchedContext
-        self.ecorl_times, self.ecorl_step = RolloutTimes(), 0
+        self.ecorl_pending: dict[int, RolloutTimes] = {}
+        self.ecorl_done: dict[int, RolloutTimes] = {}
+        self.ecorl_step = 0
         super().__init__(*args, **kwargs)
         self.ecorl_told_elsewhere = frozenset(
             domain
@@ -75,17 +78,40 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
         """Collect the batch of a step. See ROLL."""
         self.ecorl_step = global_step
         batch = await super().get_batch(data, global_step, batch_size)
+        self._end_prompts(global_step)
         self.ecorl_step = global_step + 1
         return batch
 
-    async def take_rollout_times(self, step: int) -> RolloutTimes:
-        """Give what was seen up to a step and not given yet.
+    def _end_prompts(self, step: int) -> None:
+        """Book prompts that are neither under way nor wait for a later batch to a step."""
+        open_prompts = _open_prompts(self)
+        for prompt_id in self.ecorl_pending.keys() - open_prompts:
+            done = self.ecorl_done.setdefault(step, RolloutTimes())
+            done.merge(self.ecorl_pending.pop(prompt_id))
+
+    async def take_rollout_times(self, step: int) -> TakenTimes:
+        """Give what was seen and not given yet.
 
         Args:
-            step: whose batch was collected, 0-based; what belongs to later ones is kept.
+            step: whose batch was collected, 0-based; batches of later ones are kept.
         """
-        taken, self.ecorl_times = self.ecorl_times.split(step)
-        return taken.condensed()
+        taken = TakenTimes()
+        for number in [n for n in self.ecorl_done if n <= step]:
+            taken.done[number] = self.ecorl_done.pop(number).condensed()
+        for times in self.ecorl_pending.values():
+            taken.ahead.merge(times)
+        taken.ahead.condensed()
+        return taken
+
+
+def _open_prompts(scheduler: Any) -> set[int]:
+    """Prompts in ROLL's buffer: those under way, and those whose responses are in no batch yet."""
+    try:
+        buffer = scheduler.replay_buffer
+        waiting = [item for group in buffer.groups.values() for item in group.finished_prompts]
+        return {*buffer.prompt_id_to_start_step, *(r.prompt_id for item in waiting for r in item)}
+    except (AttributeError, TypeError):
+        return set()
 
 
 def _since(start_s: float) -> Interval:
@@ -93,8 +119,13 @@ def _since(start_s: float) -> Interval:
 
 
 def _sizes(req: Any, data: Any) -> RolloutSizes:
-    """Rows and tokens of the responses to one prompt."""
+    """Rows and tokens of the responses to one prompt.
+
+    A response that an update of the weights has cut goes on in a call of its own, whose prompt
+    holds what there is of it: the row was counted before, its tokens are read again.
+    """
     responses = data.meta_info["output_token_ids"] if data is not None else []
     n_prompt, n_output = int(req.batch["attention_mask"][0].sum()), sum(map(len, responses))
     longest = n_prompt + max(map(len, responses), default=0)
-    return RolloutSizes(len(responses), len(responses) * n_prompt + n_output, n_output, longest)
+    n_rows = 0 if "pre_output_token_ids" in req.meta_info else len(responses)
+    return RolloutSizes(n_rows, len(responses) * n_prompt + n_output, n_output, longest)

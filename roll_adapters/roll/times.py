@@ -1,9 +1,11 @@
-"""What a rollout's actor has seen of generation and rewards, by the step they belong to."""
+"""What a rollout's actor has seen of generation and rewards."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ecorl.records import Stage
 from roll_adapters.ray_jobs.intervals import Interval, union
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 
@@ -13,7 +15,7 @@ STEP = "ecorl_step"
 
 @dataclass(slots=True)
 class StageTimes:
-    """What a stage has computed so far for one step.
+    """What a stage has computed.
 
     Attributes:
         sizes: rows and tokens.
@@ -37,46 +39,59 @@ class StageTimes:
 
 @dataclass(slots=True)
 class RolloutTimes:
-    """What one or several of them have seen.
+    """What was computed for some prompts.
 
     Attributes:
-        generation: by step, 0-based as ROLL counts.
-        rewards: by step and domain.
+        generation: of their responses.
+        rewards: of their responses, by domain.
     """
 
-    generation: dict[int, StageTimes] = field(default_factory=dict)
-    rewards: dict[tuple[int, str], StageTimes] = field(default_factory=dict)
+    generation: StageTimes = field(default_factory=StageTimes)
+    rewards: dict[str, StageTimes] = field(default_factory=dict)
 
-    def generated(self, step: int, sizes: RolloutSizes, interval: Interval) -> None:
+    def generated(self, sizes: RolloutSizes, interval: Interval) -> None:
         """Note the responses of one call."""
-        self.generation.setdefault(step, StageTimes()).add(sizes, [interval])
+        self.generation.add(sizes, [interval])
 
-    def rewarded(self, step: int, domain: str, sizes: RolloutSizes, interval: Interval) -> None:
+    def rewarded(self, domain: str, sizes: RolloutSizes, interval: Interval) -> None:
         """Note the rewards of one call."""
-        self.rewards.setdefault((step, domain), StageTimes()).add(sizes, [interval])
+        self.rewards.setdefault(domain, StageTimes()).add(sizes, [interval])
 
     def merge(self, other: RolloutTimes) -> None:
-        """Add what another one has seen."""
-        for step, times in other.generation.items():
-            self.generation.setdefault(step, StageTimes()).add(times.sizes, times.intervals)
-        for key, times in other.rewards.items():
-            self.rewards.setdefault(key, StageTimes()).add(times.sizes, times.intervals)
+        """Add what was computed for other prompts."""
+        self.generation.add(other.generation.sizes, other.generation.intervals)
+        for domain, times in other.rewards.items():
+            self.rewards.setdefault(domain, StageTimes()).add(times.sizes, times.intervals)
 
-    def split(self, step: int) -> tuple[RolloutTimes, RolloutTimes]:
-        """What belongs to steps up to one, and what to later ones.
-
-        Args:
-            step: 0-based.
-        """
-        parts = RolloutTimes(), RolloutTimes()
-        for number, times in self.generation.items():
-            parts[number > step].generation[number] = times
-        for key, times in self.rewards.items():
-            parts[key[0] > step].rewards[key] = times
-        return parts
+    def stages(self) -> Iterator[tuple[Stage, str, StageTimes]]:
+        """Each stage that has computed anything, with the domain of a reward."""
+        if self.generation.intervals:
+            yield Stage.GENERATION, "", self.generation
+        for domain, times in sorted(self.rewards.items()):
+            yield Stage.REWARD, domain, times
 
     def condensed(self) -> RolloutTimes:
         """The same with intervals that overlap put together: less to send."""
-        for times in (*self.generation.values(), *self.rewards.values()):
+        for times in (self.generation, *self.rewards.values()):
             times.intervals = union(times.intervals)
         return self
+
+
+@dataclass(slots=True)
+class TakenTimes:
+    """What the actors of a rollout tell when a batch is there.
+
+    Attributes:
+        done: by the step whose batch holds the responses, 0-based as ROLL counts. What was
+            computed for prompts that came into no batch is in the step that dropped them.
+        ahead: computed for prompts whose responses are in no batch yet.
+    """
+
+    done: dict[int, RolloutTimes] = field(default_factory=dict)
+    ahead: RolloutTimes = field(default_factory=RolloutTimes)
+
+    def merge(self, other: TakenTimes) -> None:
+        """Add what another actor tells."""
+        for step, times in other.done.items():
+            self.done.setdefault(step, RolloutTimes()).merge(times)
+        self.ahead.merge(other.ahead)

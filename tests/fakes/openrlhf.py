@@ -160,6 +160,9 @@ class FakeRuntime:
     def restart(self, run):
         self._note("restart", run.work.role)
 
+    def pause(self, run):
+        self._note("pause", run.work.role)
+
     def submit(self, run, batch, *, lands_here):
         self._note("submit", run.work.role)
         run.batch = batch()

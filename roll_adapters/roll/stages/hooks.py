@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import ModelShape, Role, Stage, StageWork, role_of
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
-from ecorl.runtime.handles import Iteration, RunTotals, Span, StageRun
+from ecorl.runtime.handles import Iteration, RunTotals, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.ray_jobs.intervals import monotonic, union
 from roll_adapters.ray_jobs.policy_training import PolicyTraining
@@ -30,7 +30,7 @@ from roll_adapters.roll.stages.metrics import trainer_metrics
 from roll_adapters.roll.stages.references import ReferenceRequest, References
 from roll_adapters.roll.stages.roles import POLICY, call_of, kind_of_cluster, reference_name
 from roll_adapters.roll.stages.rows import sizes_of
-from roll_adapters.roll.times import RolloutTimes, StageTimes
+from roll_adapters.roll.times import RolloutTimes, StageTimes, TakenTimes
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +72,12 @@ class PipelineHooks:
         self.runtime, self._references = runtime, references
         self._reference_names, self._passes = reference_names, passes
         self._done = self._from_step = from_step
+        self._controlled = from_step - 1
         self._total, self._training = total, training or PolicyTraining()
         self._iterations: dict[int, Iteration] = {}
         self._sizes: RolloutSizes | None = None
-        self._generation: StageRun | None = None
+        # By step and role: what the rollout's actors will tell the times of.
+        self._rollouts: dict[tuple[int, Role], StageRun] = {}
         self._logged: RunTotals | None = None
         self._recorded = from_step
 
@@ -92,13 +94,13 @@ class PipelineHooks:
             self._done, self._sizes = step, None
             self._opened(step)
             if generates and self._references is not None:
-                work = StageWork(Stage.GENERATION, 0, 0, 0, 0, self._shape(Stage.GENERATION))
-                self._generation = self.runtime.on_stage_start(self._iteration(step), work)
+                self.runtime.restart(self._rollout(step, Stage.GENERATION, ""))
         self._tell(boundary)
 
     def _opened(self, step: int) -> Iteration:
         """The iteration of the step under way; the control path is asked once for each."""
-        if step not in self._iterations:
+        if step > self._controlled:
+            self._controlled = step
             left = self._total - step
             self._training.make_ready(step + 1)
             self._training.stand(self.runtime, step + 1, left if left > 0 else None)
@@ -180,14 +182,34 @@ class PipelineHooks:
             # Where the reference runs is decided while the rollout's actors answer.
             if "multi_modal_inputs" not in batch.non_tensor_batch:
                 self._expect_references(step)
-            seen = RolloutTimes()
-            try:
-                for times in ray.get(asked, timeout=_TIMES_S):
-                    seen.merge(times)
-            except RayError as error:
-                logger.warning("ecorl: generation is not measured: %s", type(error).__name__)
-            self._account(seen, step)
+            self._account(self._taken(asked), step)
         self._tell(boundary)
+
+    def finish(self, schedulers: Sequence[Any]) -> None:
+        """Book what was generated ahead for no batch, when the training is over, to its last step.
+
+        Args:
+            schedulers: the rollout's actors.
+        """
+        with EngineBoundary() as boundary:
+            step = self._done - 1
+            taken = self._taken([s.take_rollout_times.remote(step) for s in schedulers])
+            taken.merge(TakenTimes({step: taken.ahead}))
+            taken.ahead = RolloutTimes()
+            self._account(taken, step)
+            for run in self._rollouts.values():
+                self.runtime.forget(run)
+        self._tell(boundary)
+
+    def _taken(self, asked: Sequence[Any]) -> TakenTimes:
+        """The answers of the rollout's actors put together."""
+        taken = TakenTimes()
+        try:
+            for told in ray.get(list(asked), timeout=_TIMES_S):
+                taken.merge(told)
+        except RayError as error:
+            logger.warning("ecorl: generation is not measured: %s", type(error).__name__)
+        return taken
 
     def _expect_references(self, step: int) -> None:
         if self._sizes is None or self._references is None:
@@ -199,33 +221,40 @@ class PipelineHooks:
         work = self._sizes.work(Stage.REFERENCE, shape)
         self.runtime.expect_stages(self._iteration(step), [work])
 
-    def _account(self, seen: RolloutTimes, step: int) -> None:
-        run, self._generation = self._generation, None
-        for number, times in sorted(seen.generation.items()):
-            # What belongs to another step came too late for its own.
-            if run is None or number != step:
-                work = StageWork(Stage.GENERATION, 0, 0, 0, 0, self._shape(Stage.GENERATION))
-                own = self.runtime.on_stage_start(
-                    self._iteration(number), work, may_offload=False, starts_now=False
-                )
-            else:
-                own, run = run, None
-            self._over(own, Stage.GENERATION, "", times)
-        if run is not None:
-            self.runtime.forget(run)
-        for (number, domain), times in sorted(seen.rewards.items()):
-            work = times.sizes.work(Stage.REWARD, None, role_name=domain)
-            own = self.runtime.on_stage_start(
-                self._iteration(number), work, may_offload=False, starts_now=False
-            )
-            self._over(own, Stage.REWARD, domain, times)
+    def _account(self, taken: TakenTimes, step: int) -> None:
+        # All hold their devices before the first is accounted: they share what these drew.
+        over = [
+            self._held(number, stage, name, times)
+            for number, done in sorted(taken.done.items())
+            for stage, name, times in done.stages()
+        ]
+        for stage, name, times in taken.ahead.stages():
+            run = self._held(step + 1, stage, name, times)
+            self._rollouts[step + 1, run.work.role] = run
+        for run in over:
+            self.runtime.account(run.stage, run.spans(), self.runtime.training.home)
+        for key in [key for key in self._rollouts if key[0] <= step]:
+            self.runtime.forget(self._rollouts.pop(key))
 
-    def _over(self, run: StageRun, stage: Stage, name: str, times: StageTimes) -> None:
-        """Record a stage over times that were taken elsewhere."""
-        shape = self._shape(role_of(stage, name))
-        placed = replace(run.stage, work=times.sizes.work(stage, shape, role_name=name))
-        held = [Span(start_s, end_s) for start_s, end_s in monotonic(union(times.intervals))]
-        self.runtime.account(placed, held, self.runtime.training.home)
+    def _rollout(self, step: int, stage: Stage, name: str) -> StageRun:
+        """A stage whose times the rollout's actors tell; begun ahead, or only now."""
+        role = role_of(stage, name)
+        run = self._rollouts.get((step, role))
+        if run is None:
+            work = StageWork(stage, 0, 0, 0, 0, self._shape(role), role_name=name)
+            run = self._rollouts[step, role] = self.runtime.on_stage_start(
+                self._iteration(step), work, may_offload=False, starts_now=False
+            )
+        return run
+
+    def _held(self, step: int, stage: Stage, name: str, times: StageTimes) -> StageRun:
+        """A stage over times that were taken elsewhere, which holds its devices in these."""
+        run = self._rollout(step, stage, name)
+        work = times.sizes.work(stage, run.work.model, role_name=name)
+        run.stage, run.t_start_s = replace(run.stage, work=work), None
+        run.earlier = monotonic(union(times.intervals))
+        self.runtime.pause(run)
+        return self._rollouts.pop((step, run.work.role))
 
     # ------------------------------------------------------------ dispatch
 

@@ -21,7 +21,7 @@ from roll_adapters.roll.stages import hooks
 from roll_adapters.roll.stages.dispatch import WatchedCall, watched_generator
 from roll_adapters.roll.stages.hooks import PipelineHooks
 from roll_adapters.roll.stages.references import ReferenceRequest, References
-from roll_adapters.roll.times import RolloutTimes
+from roll_adapters.roll.times import RolloutTimes, TakenTimes
 from tests.fakes.roll_batches import (
     ROWS,
     Compute,
@@ -34,7 +34,8 @@ from tests.fakes.roll_batches import (
 
 METHODS = (
     "tick", "begin_iteration", "expect_stages", "on_stage_start", "restart", "submit", "land",
-    "fill", "account", "end_when_ready", "on_stage_end", "expect_totals", "settle", "totals",
+    "fill", "pause", "account", "end_when_ready", "on_stage_end", "expect_totals", "settle",
+    "totals",
 )  # fmt: skip
 DOMAINS = ["math", "code", "code", "math", "math", "code"]
 SIZES = RolloutSizes(2, 20, 8, 12)
@@ -46,14 +47,18 @@ def wrapped():
     return [SimpleNamespace(obj_ref=ray.ObjectRef.from_random(), collected=True)]
 
 
-def seen_in(*steps):
-    """Times of a rollout whose samples were begun in some steps."""
+def seen():
+    """Times of two calls of generation and one of rewards."""
     times = RolloutTimes()
-    for step in steps:
-        times.generated(step, SIZES, (100.0, 102.0))
-        times.generated(step, SIZES, (101.0, 103.0))
-        times.rewarded(step, "math", SIZES, (102.5, 104.0))
+    times.generated(SIZES, (100.0, 102.0))
+    times.generated(SIZES, (101.0, 103.0))
+    times.rewarded("math", SIZES, (102.5, 104.0))
     return times
+
+
+def seen_in(*steps):
+    """What an actor tells whose samples are in the batches of some steps."""
+    return TakenTimes({step: seen() for step in steps})
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +143,7 @@ def test_the_gpu_path_is_roll_s_own_with_a_record_beside_it():
     assert runtime.roles("account") == ["generation", "reward:math"]
     assert (runtime.roles("submit"), runtime.roles("forget")) == ([], [])
     # The reference's clock starts where ROLL dispatches it.
-    assert runtime.roles("restart") == ["reference"]
+    assert runtime.roles("restart") == ["generation", "reference"]
     assert (runtime.numbers, runtime.roles("tick")) == ([1], [""])
     works = {(r.work.role, r.work.n_sequences): r.work for r in runtime.runs}
     # Old log-probs have no output of their own; training reads rows twice.
@@ -353,12 +358,43 @@ def test_samples_are_booked_to_the_step_that_their_actors_tell():
     run.rollout(5, seen_in(5), seen_in(4, 5))
     booked = [(s.work.role, s.iteration.number, s.work.n_sequences) for s, *_ in runtime.accounted]
     assert booked == [
-        ("generation", 5, 4), ("generation", 6, 8), ("reward:math", 5, 2), ("reward:math", 6, 4),
+        ("generation", 5, 4), ("reward:math", 5, 2), ("generation", 6, 8), ("reward:math", 6, 4),
     ]  # fmt: skip
-    stage, spans, node = runtime.accounted[1]
+    stage, spans, node = runtime.accounted[2]
     assert stage.serial == runtime.of("generation")[1].stage.serial
     assert [round(span.t_end_s - span.t_start_s, 3) for span in spans] == [3.0]
     assert (stage.work.n_tokens, stage.work.max_length, node) == (80, 12, "here")
+
+
+def test_samples_that_are_generated_ahead_hold_their_devices_until_their_batch_comes():
+    run = Rlvr(runtime := FakeRuntime())
+    run.rollout(0, TakenTimes({0: seen()}, seen()))
+    # Those of both steps share what the devices drew: all hold them before one is accounted.
+    both = ["generation", "reward:math"]
+    names = [call for call in runtime.calls if call[0] in ("pause", "account")]
+    assert names == [("pause", r) for r in both + both] + [("account", r) for r in both]
+    assert [stage.iteration.number for stage, *_ in runtime.accounted] == [1, 1]
+    run.train(0)
+    ahead = runtime.of("generation")[1]
+    run.rollout(1)
+    assert [s.iteration.number for s, *_ in runtime.accounted] == [1, 1, 2, 2]
+    assert runtime.accounted[2][0].serial == ahead.stage.serial
+    assert len(runtime.of("generation")) == 2
+    # The control path is asked once a step, however early its iteration was opened.
+    run.train(1)
+    assert runtime.roles("tick") == ["", ""]
+    assert runtime.roles("forget") == []
+
+
+def test_what_was_generated_for_no_batch_is_in_the_last_step():
+    run = Rlvr(runtime := FakeRuntime())
+    run.rollout(0, TakenTimes({0: seen()}, seen()))
+    run.train(0)
+    runtime.accounted.clear()
+    run.hooks.finish([actor(TakenTimes(ahead=seen())), actor(TakenTimes())])
+    booked = [(s.work.role, s.iteration.number, s.work.n_sequences) for s, *_ in runtime.accounted]
+    assert booked == [("generation", 1, 4), ("reward:math", 1, 2)]
+    assert runtime.roles("forget") == ["generation", "reward:math"]
 
 
 def test_samples_of_a_step_that_is_long_over_are_booked_too():
@@ -372,7 +408,7 @@ def test_samples_of_a_step_that_is_long_over_are_booked_too():
 
 def test_a_rollout_that_generates_nothing_leaves_no_stage():
     run = Rlvr(runtime := FakeRuntime())
-    run.rollout(0, RolloutTimes())
+    run.rollout(0, TakenTimes())
     assert runtime.roles("forget") == ["generation"]
     assert runtime.accounted == []
 

@@ -30,7 +30,7 @@ from roll_adapters.ray_jobs.sizes import RolloutSizes
 from roll_adapters.roll import invitation
 from roll_adapters.roll.checkpoints import STATE, progress_of
 from roll_adapters.roll.invitation import WorkerInvitation, invite, invited
-from roll_adapters.roll.times import RolloutTimes
+from roll_adapters.roll.times import RolloutTimes, TakenTimes
 from tests.fakes.openrlhf import engine_answers
 from tests.fakes.roll_batches import ROWS, FakeRuntime, roll_on_path, step_batch
 
@@ -53,37 +53,42 @@ SEEN = st.lists(
 
 
 def noted(calls):
-    times = RolloutTimes()
+    taken = TakenTimes()
     for step, n, start, length in calls:
         interval = (float(start), float(start + length))
-        times.generated(step, RolloutSizes(n, 2 * n, n, n), interval)
-        times.rewarded(step, "math" if n % 2 else "code", RolloutSizes(1, n, n, n), interval)
-    return times
+        times = taken.done.setdefault(step, RolloutTimes()) if step else taken.ahead
+        times.generated(RolloutSizes(n, 2 * n, n, n), interval)
+        times.rewarded("math" if n % 2 else "code", RolloutSizes(1, n, n, n), interval)
+    return taken
 
 
-def told(times):
-    """What times say of each step: sizes, and when."""
-    found = {**times.generation, **times.rewards}
-    return {key: (own.sizes, union(own.intervals)) for key, own in found.items()}
+def told(taken):
+    """What times say of each step and stage: sizes, and when."""
+    return {
+        (step, stage, name): (own.sizes, union(own.intervals))
+        for step, times in [*taken.done.items(), ("ahead", taken.ahead)]
+        for stage, name, own in times.stages()
+    }
 
 
 @given(SEEN, SEEN)
 def test_times_of_several_actors_are_those_of_one_that_saw_all(first, then):
-    one, other = noted(first), noted(then).condensed()
-    sent = pickle.loads(pickle.dumps(other))
+    one, sent = noted(first), pickle.loads(pickle.dumps(noted(then)))
     one.merge(sent)
     assert told(one) == told(noted([*first, *then]))
-    one.merge(RolloutTimes())
+    one.merge(TakenTimes())
     assert told(sent) == told(noted(then))  # what is merged stays as it is
 
 
 @given(SEEN)
 def test_condensed_times_lie_apart(calls):
-    times = noted(calls)
-    before = told(times)
-    assert told(times.condensed()) == before
-    for own in (*times.generation.values(), *times.rewards.values()):
-        assert own.intervals == union(own.intervals)
+    taken = noted(calls)
+    before = told(taken)
+    for times in (*taken.done.values(), taken.ahead):
+        times.condensed()
+        for _, _, own in times.stages():
+            assert own.intervals == union(own.intervals)
+    assert told(taken) == before
 
 
 # ---------------------------------------------------------------- actors that schedule rollouts
@@ -116,11 +121,11 @@ def rollout(watched):
         ),
     }
 
-    def rollout(answers=(), step=4, is_val=False):
-        scheduler = watched.WatchedScheduler(clusters)
+    def rollout(answers=(), step=4, is_val=False, prompt=0, scheduler=None):
+        scheduler = scheduler or watched.WatchedScheduler(clusters)
         context = object.__new__(watched.WatchedContext)
         context._scheduler, context.is_val, context.answers = scheduler, is_val, list(answers)
-        scheduler.ecorl_step = step
+        context.prompt_id, scheduler.ecorl_step = prompt, step
         return context, scheduler
 
     return rollout
@@ -130,7 +135,34 @@ def taken(scheduler, step=99):
     return asyncio.run(scheduler.take_rollout_times(step))
 
 
-REQUEST = SimpleNamespace(batch={"attention_mask": torch.tensor([[0, 0, 1, 1, 1]])})
+@pytest.fixture
+def collect(watched, monkeypatch):
+    """Has a scheduler hand over a batch, which leaves some prompts in its buffer."""
+
+    def collect(scheduler, step, waiting=(), running=()):
+        async def get_batch(self, data, global_step, batch_size):
+            during.append(self.ecorl_step)
+            items = [[SimpleNamespace(prompt_id=prompt)] for prompt in waiting]
+            groups = {step: SimpleNamespace(finished_prompts=items)}
+            begun = dict.fromkeys(running, step)
+            self.replay_buffer = SimpleNamespace(groups=groups, prompt_id_to_start_step=begun)
+            return "batch"
+
+        during = []
+        monkeypatch.setattr(watched.WatchedScheduler.__base__, "get_batch", get_batch)
+        batch = asyncio.run(scheduler.get_batch("data", global_step=step, batch_size=4))
+        assert (batch, during, scheduler.ecorl_step) == ("batch", [step], step + 1)
+        return taken(scheduler, step)
+
+    return collect
+
+
+def request_of(**meta_info):
+    mask = torch.tensor([[0, 0, 1, 1, 1]])
+    return SimpleNamespace(batch={"attention_mask": mask}, meta_info=meta_info)
+
+
+REQUEST = request_of()
 ANSWER = SimpleNamespace(meta_info={"output_token_ids": [[5, 6], [7, 8, 9, 10]]})
 
 
@@ -139,33 +171,50 @@ def test_an_actor_of_roll_s_makes_watched_rollouts(load, rollout):
     assert load(SCHEDULER).RolloutContext is type(context)
 
 
-def test_generation_is_timed_and_counted_by_the_step_whose_batch_is_collected(rollout):
-    context, scheduler = rollout([ANSWER, ANSWER])
-    assert asyncio.run(context.generate(REQUEST, "math")) is ANSWER
-    scheduler.ecorl_step = 5
+def test_generation_is_timed_and_counted(rollout, collect):
+    context, scheduler = rollout([ANSWER])
     assert asyncio.run(context.generate(req=REQUEST, domain="math")) is ANSWER
-    times = taken(scheduler, 4)
-    assert set(times.generation) == {4}
-    assert times.generation[4].sizes == RolloutSizes(2, 12, 6, 7)
-    ((start_s, end_s),) = times.generation[4].intervals
+    times = collect(scheduler, 4)
+    assert told(times).keys() == {(4, Stage.GENERATION, "")}
+    assert times.done[4].generation.sizes == RolloutSizes(2, 12, 6, 7)
+    ((start_s, end_s),) = times.done[4].generation.intervals
     assert 0 <= end_s - start_s < 10
-    # What is generated ahead is kept for the next step.
-    assert set(taken(scheduler, 5).generation) == {5}
     assert told(taken(scheduler)) == {}
 
 
-def test_a_batch_that_is_collected_ends_its_step(watched, rollout, monkeypatch):
+def test_responses_are_in_the_step_whose_batch_holds_them(rollout, collect):
+    """Two batches are generated at once, before the first is handed over."""
     _, scheduler = rollout()
-    during = []
+    for prompt in range(4):
+        context, _ = rollout([ANSWER, "rewards"], prompt=prompt, scheduler=scheduler)
+        asyncio.run(context.generate(REQUEST, "math"))
+        if prompt < 3:
+            asyncio.run(context.compute_rewards(step_batch(ROWS), "math"))
+    first = collect(scheduler, 0, waiting=[2], running=[3])
+    rows = {key: sizes.n_rows for key, (sizes, _) in told(first).items()}
+    assert rows == {
+        (0, Stage.GENERATION, ""): 4, (0, Stage.REWARD, "math"): 12,
+        ("ahead", Stage.GENERATION, ""): 4, ("ahead", Stage.REWARD, "math"): 6,
+    }  # fmt: skip
+    # What came into no batch and is in the buffer no more was dropped in this step.
+    second = collect(scheduler, 1)
+    assert {key: sizes.n_rows for key, (sizes, _) in told(second).items()} == {
+        (1, Stage.GENERATION, ""): 4, (1, Stage.REWARD, "math"): 6,
+    }  # fmt: skip
+    # What an actor was not asked for in time is told later, with its own step.
+    context, _ = rollout([ANSWER], prompt=9, scheduler=scheduler)
+    asyncio.run(context.generate(REQUEST, "math"))
+    scheduler._end_prompts(2)
+    assert told(taken(scheduler, 1)) == {}
+    assert set(taken(scheduler, 3).done) == {2}
 
-    async def collect(self, data, global_step, batch_size):
-        during.append(self.ecorl_step)
-        return "batch"
 
-    base = watched.generate_scheduler.DynamicSamplingScheduler
-    monkeypatch.setattr(base, "get_batch", collect)
-    assert asyncio.run(scheduler.get_batch("data", global_step=7, batch_size=4)) == "batch"
-    assert (during, scheduler.ecorl_step) == ([7], 8)
+def test_a_response_that_goes_on_is_one_row(rollout, collect):
+    parts = [SimpleNamespace(meta_info={"output_token_ids": [list(range(n))]}) for n in (4, 2)]
+    context, scheduler = rollout(parts)
+    asyncio.run(context.generate(REQUEST, "math"))
+    asyncio.run(context.generate(request_of(pre_output_token_ids=[[0]]), "math"))
+    assert collect(scheduler, 0).done[0].generation.sizes == RolloutSizes(1, 12, 6, 7)
 
 
 def test_ecorl_s_own_workers_are_told_the_step(rollout, monkeypatch, watched):
@@ -189,11 +238,8 @@ def test_rewards_are_timed_but_for_workers_that_tell_of_themselves(rollout):
     batch = step_batch(ROWS)
     for domain in ("math", "own"):
         assert asyncio.run(context.compute_rewards(batch, domain)) == "rewards"
-    times = taken(scheduler)
-    assert {key: own.sizes for key, own in times.rewards.items()} == {
-        (4, "math"): RolloutSizes(6, 23, 10, 6)
-    }
-    assert times.generation == {}
+    sizes = {key: sizes for key, (sizes, _) in told(taken(scheduler)).items()}
+    assert sizes == {("ahead", Stage.REWARD, "math"): RolloutSizes(6, 23, 10, 6)}
 
 
 def test_validation_is_no_stage(rollout):
@@ -210,7 +256,7 @@ def test_what_a_loop_of_the_user_s_hands_over_is_its_own(rollout, answer):
     context, scheduler = rollout([answer, answer])
     assert asyncio.run(context.generate(REQUEST, "math")) is answer
     assert asyncio.run(context.compute_rewards(SimpleNamespace(batch=None), "math")) is answer
-    assert taken(scheduler).rewards == {}
+    assert ("ahead", Stage.REWARD, "math") not in told(taken(scheduler))
 
 
 def test_an_error_of_a_call_is_the_rollout_s(rollout):

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import copy
 import itertools
+import math
 import random
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from roll.distributed.executor.cluster import Cluster
@@ -56,6 +59,55 @@ class RolloutContext:
         return await reward_worker.compute_rewards.remote(req)
 
 
+@dataclass
+class ExperienceItem:
+    """A response that waits for a batch."""
+
+    prompt_id: int
+    data: DataProto
+
+
+@dataclass
+class ItemsGroup:
+    """Prompts that were begun in one step."""
+
+    finished_prompts: deque[list[ExperienceItem]] = field(default_factory=deque)
+
+
+class ReplayBuffer:
+    """Prompts between their begin and their batch.
+
+    All that a step may begin is begun at once: without asynchronous generation its own batch, else
+    further ones, as the ratio says. The first that are ready are the first that are handed over.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio, self.n_allowed = ratio, 0
+        self.groups: dict[int, ItemsGroup] = {}
+        self.prompt_id_to_start_step: dict[int, int] = {}
+
+    def advance_step(self, step: int, n_prompts: int) -> None:
+        if not self.n_allowed:
+            self.n_allowed = math.ceil(n_prompts * self.ratio)
+        self.n_allowed += n_prompts
+        self.groups[step] = ItemsGroup()
+
+    def commit(self, prompt_id: int, data: DataProto) -> None:
+        step = self.prompt_id_to_start_step.pop(prompt_id)
+        self.groups[step].finished_prompts.append([ExperienceItem(prompt_id, data)])
+
+    def waiting(self) -> list[list[ExperienceItem]]:
+        return [item for group in self.groups.values() for item in group.finished_prompts]
+
+    def take(self, n_prompts: int) -> list[ExperienceItem]:
+        """The oldest that are ready, in the order of their prompts."""
+        taken: list[ExperienceItem] = []
+        for group in self.groups.values():
+            while group.finished_prompts and len(taken) < n_prompts:
+                taken += group.finished_prompts.popleft()
+        return sorted(taken, key=lambda item: item.prompt_id)
+
+
 class DynamicSamplingScheduler:
     def __init__(
         self,
@@ -75,9 +127,11 @@ class DynamicSamplingScheduler:
         self.dataset_iter_count: int = (state or {}).get("dataset_iter_count", 0)
         self._actors = itertools.cycle(actor_cluster.workers)
         self._rewards = {d: itertools.cycle(c.workers) for d, c in reward_clusters.items()}
-        self._sampled: list[asyncio.Task[DataProto]] = []
+        self.replay_buffer = ReplayBuffer(0 if is_val else pipeline_config.async_generation_ratio)
+        self._sampled: set[asyncio.Task[None]] = set()
         self._orders: dict[int, list[int]] = {}
         self._loop: Any = None
+        self._n_begun = 0
 
     async def initialize(self) -> None:
         self._loop = safe_import_class(self.pipeline_config.user_defined_rollout_loop_cls)()
@@ -87,18 +141,25 @@ class DynamicSamplingScheduler:
         start = time.monotonic()
         self.meta_info = {**data.meta_info, "global_step": global_step}
         self.global_step = global_step
-        # Those that were begun ahead of time come first.
-        self._sample_up_to(batch_size)
-        own, self._sampled = self._sampled[:batch_size], self._sampled[batch_size:]
-        batch = self.collect_items_as_batch(await asyncio.gather(*own))
+        buffer = self.replay_buffer
+        buffer.advance_step(global_step, batch_size)
+        while self._n_begun < buffer.n_allowed:
+            self._n_begun += 1
+            task = asyncio.create_task(self._sample(self._next_prompt()))
+            self._sampled.add(task)
+        while len(buffer.waiting()) < batch_size:
+            done, self._sampled = await asyncio.wait(
+                self._sampled, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                task.result()
+        batch = self.collect_items_as_batch(buffer.take(batch_size))
         batch.meta_info["metrics"] = {"time/scheduler/get_batch": time.monotonic() - start}
-        if not self.is_val:
-            self._sample_up_to(int(self.pipeline_config.async_generation_ratio * batch_size))
         return batch
 
     @staticmethod
-    def collect_items_as_batch(finished_items: list[DataProto]) -> DataProto:
-        return DataProto.concat(finished_items)
+    def collect_items_as_batch(finished_items: list[ExperienceItem]) -> DataProto:
+        return DataProto.concat([item.data for item in finished_items])
 
     async def pause_sampling(self) -> None:
         """Come to rest before weights change: what was begun is ended with the weights it has."""
@@ -108,24 +169,23 @@ class DynamicSamplingScheduler:
         for task in self._sampled:
             task.cancel()
         await self.pause_sampling()
-        self._sampled = []
+        self._sampled = set()
 
     def get_scheduler_state(self) -> dict[str, Any]:
         return {"dataset_iter_count": self.dataset_iter_count}
 
     # ------------------------------------------------------------ prompts
 
-    def _sample_up_to(self, n_prompts: int) -> None:
-        while len(self._sampled) < n_prompts:
-            self._sampled.append(asyncio.create_task(self._sample(self._next_prompt())))
-
-    async def _sample(self, prompt_id: int) -> DataProto:
+    async def _sample(self, prompt_id: int) -> None:
         while True:
+            self.replay_buffer.prompt_id_to_start_step[prompt_id] = self.global_step
             context = RolloutContext(scheduler=self, prompt_id=prompt_id, meta_info=self.meta_info)
             samples = await self._loop.process_new_prompt(context)
             if samples is not None:
-                return samples
+                self.replay_buffer.commit(prompt_id, samples)
+                return
             # A loop may drop a prompt; another one takes its place.
+            del self.replay_buffer.prompt_id_to_start_step[prompt_id]
             prompt_id = self._next_prompt()
 
     def _next_prompt(self) -> int:
