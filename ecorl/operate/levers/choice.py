@@ -16,7 +16,8 @@ from itertools import combinations
 
 import numpy as np
 
-from ecorl.operate.levers.clocks import CLOCKS, ClockCurve, ClockCurves, clock_curves, clocked
+from ecorl.devices.clocks import ClockCurve, ClockCurves, clock_curves
+from ecorl.operate.levers.clocks import CLOCKS, clocked
 from ecorl.operate.levers.gears import TRAINED, End, geared, has_fp8
 from ecorl.operate.levers.overlap import hidden_s
 from ecorl.operate.levers.placement import Accelerators, PlacedStep, placed_steps

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.devices import load_profile
+from ecorl.devices.clocks import DECODE_SAVED, LEAST_CLOCK, ClockCurve, clock_curves
 from ecorl.errors import ConfigError
 from ecorl.operate.levers.choice import (
     ALL_LEVERS,
@@ -22,14 +23,7 @@ from ecorl.operate.levers.choice import (
     missing_levers,
     subsets,
 )
-from ecorl.operate.levers.clocks import (
-    CLOCKS,
-    DECODE_SAVED,
-    LEAST_CLOCK,
-    ClockCurve,
-    clock_curves,
-    clocked,
-)
+from ecorl.operate.levers.clocks import CLOCKS, clocked
 from ecorl.operate.levers.gears import ENDS, geared, training_gain
 from ecorl.operate.levers.overlap import hidden_s
 from ecorl.operate.levers.placement import accelerators, placed, placed_steps
