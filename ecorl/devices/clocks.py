@@ -1,23 +1,31 @@
 """How time and power of a GPU follow the clock of its processors, by published figures.
 
-Memory keeps its own clock, so what waits for memory or for the host takes no longer, and what waits
-for arithmetic takes ``1 / f`` times as long at a relative clock f. Of the power above idle, that of
-the processors falls with clock and voltage::
+All clocks are relative to the greatest. The natural clock n of a stage is the one at which it runs
+while nothing is set: the greatest, or what the board's limit on power leaves. A lock at or above it
+changes nothing. At a lock f below it arithmetic takes ``n / f`` times as long. Memory keeps its own
+clock, so what waits for it takes no longer down to a knee k, below which the processors ask for too
+little at a time, and ``min(k, n) / f`` times as long there; what waits for the host is no slower.
+Of the power above idle, that of the processors falls with clock and voltage::
 
-    g(f) = s + (1 - s) f^3        power of processors that run, over that at the full clock
-    g(f) / f                      energy of an operation likewise
+    g(f) = s + (1 - s) f^3        power of processors that run, over that at the greatest clock
+    g(f) / g(n)                   over that at the natural clock
+    n g(f) / (f g(n))             energy of an operation likewise
 
-s is what does not follow the clock. It is set by what was published of decoding in small batches:
-locking the clock saves up to 32 % there (H200, arXiv 2605.11999), up to 42 % at the lowest clock
-(RTX PRO 6000, arXiv 2501.08219). In those measurements a GPU draws 137 to 300 W. A rollout's large
-batches draw more, and nobody has published what a low clock does there: the lower end of the
-interval saves nothing above that power.
+s is what does not follow the clock. It is set by what was published of decoding in small batches,
+with memory at its full speed: a lock saves up to 32 % there (H200, arXiv 2605.11999), up to 42 % at
+the lowest clock (RTX PRO 6000, arXiv 2501.08219). In those measurements a GPU draws 137 to 300 W.
+
+Nothing is published at a rollout's batches, neither of power nor of the knee, and nothing of a lock
+below the clock that a board's limit leaves to scoring and training: the lower end of the interval
+saves nothing above the published power.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ecorl.devices.gpu_pass import decoding_pass, gpu_limits, pass_cost, pass_parameters
 from ecorl.devices.llama import model_shape
@@ -37,33 +45,84 @@ Assumed, as for any CMOS circuit; near the lowest voltage it falls less."""
 DECODE_SAVED = (0.32, 0.42)
 """Energy of decoding that a low clock was published to save at most: H200, RTX PRO 6000."""
 
-PUBLISHED_W = 300.0
-"""Greatest power of a GPU in these measurements, W (arXiv 2605.11999: 137 to 300 W)."""
+PUBLISHED_SHARE = 300.0 / 700.0
+"""Greatest power in these measurements over the board's limit (arXiv 2605.11999: 137 to 300 W of an
+H200's 700 W)."""
+
+KNEES = (1.0, 0.71, LEAST_CLOCK)
+"""Clock below which memory slows: where a lock saves least, as usual, and where it saves most.
+Assumed from the clocks of least energy of small batches: 1,005 to 1,410 of an A100's 1,410 MHz
+(arXiv 2509.04827); an H100 at 840 of 1,785 MHz was no slower, but waited for the host."""
 
 CALIBRATED_MODEL, CALIBRATED_ROWS, CALIBRATED_CONTEXT = "8b", 8, 512.0
 """Decoding at which the published saving is taken to hold: a usual model in a small batch."""
 
 
+class LockedRatios(NamedTuple):
+    """What a lock changes, over what it is at the natural clock.
+
+    Attributes:
+        compute_time: time of arithmetic, 1 or more.
+        memory_time: time of memory traffic, 1 or more.
+        power: power of the processors above idle, at most 1.
+    """
+
+    compute_time: Number
+    memory_time: Number
+    power: Number
+
+
 @dataclass(frozen=True, slots=True)
 class ClockCurve:
-    """How power follows the clock.
+    """How time and power follow the clock.
 
     Attributes:
         static_share: share of the processors' power that does not follow the clock, 0 to 1.
-        most_w: power of a GPU above which a lower clock of decoding is taken to save nothing, W;
-            None: there is no such limit.
+        knee: clock below which memory slows; 0: it never does.
+        most_share: power over the board's limit above which a lock is taken to save nothing; None:
+            there is no such bound.
     """
 
     static_share: float
-    most_w: float | None = None
+    knee: float = 0.0
+    most_share: float | None = None
 
     def power(self, clock: Number) -> Number:
-        """Compute the processors' power over that at the full clock.
+        """Compute the processors' power over that at the greatest clock.
 
         Args:
-            clock: relative clock, above 0 and at most 1; a float or an array.
+            clock: above 0 and at most 1; a float or an array.
         """
         return self.static_share + (1.0 - self.static_share) * clock**EXPONENT
+
+    def locked(self, lock: Number, natural: float = 1.0) -> LockedRatios:
+        """Compute what a lock changes; at or above the natural clock all ratios are 1.
+
+        Args:
+            lock: clock that is set, above 0 and at most 1; a float or an array.
+            natural: clock at which the stage runs while nothing is set.
+        """
+        clock = np.minimum(lock, natural)
+        at_natural = ClockCurve(self.static_share / self.power(natural))
+        return LockedRatios(
+            compute_time=natural / clock,
+            memory_time=np.maximum(1.0, min(self.knee, natural) / clock),
+            power=at_natural.power(clock / natural),  # g(f) / g(n), and 1 to the last bit at n
+        )
+
+    def under_limit(self, power_share: float) -> float:
+        """Find the greatest clock at which the processors draw at most a share of their power.
+
+        Args:
+            power_share: of the power at the greatest clock.
+
+        Returns:
+            `LEAST_CLOCK` where no clock above it is low enough.
+        """
+        if power_share <= self.power(LEAST_CLOCK):
+            return LEAST_CLOCK
+        dynamic = (power_share - self.static_share) / (1.0 - self.static_share)
+        return float(min(1.0, dynamic ** (1.0 / EXPONENT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +148,13 @@ def clock_curves(gpu: DeviceProfile) -> ClockCurves | None:
     """
     if pass_parameters(gpu) is None:
         return None
-    usual, high = (ClockCurve(_static_share(gpu, saved)) for saved in DECODE_SAVED)
-    return ClockCurves(replace(usual, most_w=PUBLISHED_W), usual, high)
+    least, usual, most = KNEES
+    share, share_of_most = (_static_share(gpu, saved) for saved in DECODE_SAVED)
+    return ClockCurves(
+        ClockCurve(share, least, PUBLISHED_SHARE),
+        ClockCurve(share, usual),
+        ClockCurve(share_of_most, most),
+    )
 
 
 def _static_share(gpu: DeviceProfile, saved: float) -> float:

@@ -64,6 +64,8 @@ UNITS: Mapping[str, str] = {
     "j_per_op": "J/OP",
     "clock_hz": "Hz",
     "clock_max_hz": "Hz",
+    "scoring_clock_hz": "Hz",
+    "training_clock_hz": "Hz",
     "n_dsp": "1",
     "n_dsp_usable": "1",
     "n_dsp_used": "1",
@@ -73,19 +75,23 @@ UNITS: Mapping[str, str] = {
 """Every figure that a profile may hold, with the unit in which it is given.
 
 ``decode_w`` is the power while decoding (``active_w`` stands in when absent), ``clock_max_hz`` the
-highest clock a design can close on the device, ``peer_bytes_per_s`` the bandwidth in one direction
-between the GPUs of a node, ``peer_latency_s`` the time of an all-reduce of few bytes among them,
-``onchip_bytes`` the memory on a card's chip (block and Ultra RAM together), ``memory_channels`` the
-pseudo-channels of a card's HBM and ``memory_channel_bytes`` the size of each, ``n_dsp_usable`` the
-DSPs that the card's shell leaves to a design, ``launch_s`` the fixed host time of one layer's
-forward. ``mbu_decode``, ``mfu_decode``, ``pass_s``, ``layer_s``, ``row_s``, ``busy_w``,
-``j_per_byte`` and ``j_per_op`` price decoding (`ecorl.devices.gpu_pass`), all of them or none.
+highest clock a design can close on a card, or at which a GPU's processors run, ``scoring_clock_hz``
+and ``training_clock_hz`` what its limit on power leaves of it to these stages, ``peer_bytes_per_s``
+the bandwidth in one direction between the GPUs of a node, ``peer_latency_s`` the time of an all-
+reduce of few bytes among them, ``onchip_bytes`` the memory on a card's chip (block and Ultra RAM
+together), ``memory_channels`` the pseudo-channels of a card's HBM and ``memory_channel_bytes`` the
+size of each, ``n_dsp_usable`` the DSPs that the card's shell leaves to a design, ``launch_s`` the
+fixed host time of one layer's forward. ``mbu_decode``, ``mfu_decode``, ``pass_s``, ``layer_s``,
+``row_s``, ``busy_w``, ``j_per_byte`` and ``j_per_op`` price decoding (`ecorl.devices.gpu_pass`),
+all of them or none.
 The efficiencies (``mfu_*``, ``mbu_decode``) are a GPU's or CPU's: a card's follow from its kernels.
 """
 
 _SHARES = ("mfu_prefill", "mfu_train", "mbu_decode", "mfu_decode")
 _AT_MOST = (
     ("clock_hz", "clock_max_hz"),
+    ("scoring_clock_hz", "clock_max_hz"),
+    ("training_clock_hz", "clock_max_hz"),
     ("n_dsp_used", "n_dsp"),
     ("n_dsp_usable", "n_dsp"),
     ("idle_w", "active_w"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.operate.levers.choice import LeverSetting
+from ecorl.operate.levers.clocks import natural_clocks
 from ecorl.operate.levers.study import LeverStudy, SavedShare
 from ecorl.operate.plan.answer import PlanAnswer
 from ecorl.operate.plan.job import PlannedJob
@@ -88,6 +89,7 @@ def _levers(study: LeverStudy) -> dict[str, Any]:
             for one, other, beyond in study.between
         ],
         "setting": _setting(study.all),
+        "natural_clocks": {str(k): v for k, v in natural_clocks(study.step).items()},
     }
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ecorl.cli.plan.table import LEVER_NAMES, ends
+from ecorl.devices import DeviceProfile
 from ecorl.operate.levers.choice import Lever
+from ecorl.operate.levers.clocks import measured_clock, natural_clocks
 from ecorl.operate.levers.known_timings import TIMED_ALONG
+from ecorl.operate.levers.study import LeverStudy
 from ecorl.operate.plan.answer import PlanAnswer
 from ecorl.operate.plan.offload import PAYS, OffloadAnswer, Scan
 from ecorl.operate.plan.payback import Payback, PlanTerms
+from ecorl.records import Stage
 from ecorl.report.render.numbers import figure, share
 
 _SCANNED = {
@@ -44,6 +48,8 @@ def sentences(answer: PlanAnswer, terms: PlanTerms) -> Iterator[str]:
     together = _together(answer)
     if together:
         yield together
+    if Lever.CLOCKS in answer.study.alone:
+        yield _clocks(answer.study)
     yield (
         "Intervals: what is published of clocks and FP8 and assumed of overlap at its ends, and "
         "the fitted and assumed figures of the GPUs at theirs. Queues, drift and uneven batches "
@@ -236,6 +242,31 @@ def _together(answer: PlanAnswer) -> str:
         if lever is not Lever.PLACEMENT:
             parts.append(f"Not priced: {LEVER_NAMES[lever]} ({why}).")
     return " ".join(parts)
+
+
+def _clocks(study: LeverStudy) -> str:
+    """Say what clocks are counted from, and what is not published of them."""
+    stages: dict[str, list[str]] = {}
+    for stage, clock in natural_clocks(study.step).items():
+        stages.setdefault(_natural(stage, clock, study.step.gpu), []).append(str(stage))
+    runs = "; ".join(f"{', '.join(names)} at {clock}" for clock, names in stages.items())
+    low = ", so the low end saves nothing" if study.alone[Lever.CLOCKS].low == 0.0 else ""
+    return (
+        f"While no clock is set: {runs}. A lock at or above that changes nothing. What lower ones "
+        "save is published of decoding in small batches; nothing at a rollout's batches, neither "
+        f"the power nor below which clock memory slows{low}."
+    )
+
+
+def _natural(stage: Stage, clock: float, gpu: DeviceProfile) -> str:
+    if clock == 1.0:
+        return "the greatest clock"
+    found = measured_clock(stage, gpu)
+    if found is None:
+        return f"{share(clock, 0)} of it under the limit on power (modelled)"
+    ends = dict.fromkeys((found.low or found.value, found.high or found.value))
+    told = " to ".join(f"{1e-6 * end:,.0f}" for end in ends)
+    return f"{told} MHz under the limit on power ({found.provenance}: profile {gpu.name})"
 
 
 _WHY = {

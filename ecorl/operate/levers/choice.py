@@ -9,15 +9,16 @@ second devices that stand by, so a device that does not pay is not chosen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
 
 import numpy as np
 
 from ecorl.devices.clocks import ClockCurve, ClockCurves, clock_curves
-from ecorl.operate.levers.clocks import CLOCKS, clocked
+from ecorl.operate.levers.clocks import CLOCKS, clocked, natural_clock
 from ecorl.operate.levers.gears import TRAINED, End, geared, has_fp8
 from ecorl.operate.levers.overlap import hidden_s
 from ecorl.operate.levers.placement import Accelerators, PlacedStep, placed_steps
@@ -72,7 +73,7 @@ class LeverSetting:
         saved_share: energy that is saved of that of the step as it is; never below 0, since
             leaving all as it is is one of the settings.
         slowdown: time over that of the step as it is, less 1.
-        clocks: relative clock of generation, scoring and training.
+        clocks: locks of generation, scoring and training over the greatest clock; 1: none is set.
         fp8: whether training is in FP8.
         overlapped_s: by how much the step is shorter since stages run beside generation, s.
         accelerator: name of the second device that is used; None where none is.
@@ -147,7 +148,7 @@ def _candidates(
     curves = clock_curves(step.gpu) if Lever.CLOCKS in free else None
     for fp8 in gears:
         draws = [geared(d, end, rollout=may.rollout) if fp8 else d for d in step.draws]
-        draws = _at_clocks(draws, curves, end, step.n_gpus)
+        draws = _at_clocks(draws, curves, end, step)
         for accelerator, placed in _placements(draws, devices):
             for is_overlapped in overlaps:
                 found = _best_clocks(step, placed, may, end, is_overlapped)
@@ -207,9 +208,9 @@ def _best_clocks(
 
 
 def _at_clocks(
-    draws: list[StageDraw], curves: ClockCurves | None, end: End, n_gpus: int
+    draws: list[StageDraw], curves: ClockCurves | None, end: End, step: PricedStep
 ) -> list[StageDraw]:
-    """Return the stages at all clocks, one axis a group of stages."""
+    """Return the stages at all locks, one axis a group of stages."""
     if curves is None:
         return draws
     curve: ClockCurve = {"low": curves.low, "usual": curves.usual, "high": curves.high}[end]
@@ -218,17 +219,13 @@ def _at_clocks(
         axis = next(i for i, group in enumerate(_GROUPS) if draw.stage in group)
         shape = [1, 1, 1]
         shape[axis] = len(CLOCKS)
-        clocks = np.array(CLOCKS).reshape(shape)
-        is_unknown = (
-            curve.most_w is not None
-            and draw.stage is Stage.GENERATION
-            and draw.power_w / n_gpus > curve.most_w
-        )
-        if is_unknown:
-            # Slower and no cheaper: never chosen.
-            found.append(clocked(draw, clocks, ClockCurve(static_share=1.0)))
-        else:
-            found.append(clocked(draw, clocks, curve))
+        most_w = math.inf
+        if curve.most_share is not None and step.limit_w is not None:
+            most_w = curve.most_share * step.limit_w
+        # Where nothing is known a lock is slower and no cheaper: never chosen.
+        known = replace(curve, static_share=1.0) if draw.power_w > most_w else curve
+        natural = natural_clock(draw, step, curve, end)
+        found.append(clocked(draw, np.array(CLOCKS).reshape(shape), known, natural))
     return found
 
 

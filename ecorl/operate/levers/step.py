@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ecorl.config import DeviceConfig
-from ecorl.devices import DeviceProfile, StageCost
+from ecorl.devices import DeviceProfile, StageCost, peak_ops_per_s
 from ecorl.devices.gpu_pass import pass_parameters
+from ecorl.devices.work import TRAINING_STAGES
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
 from ecorl.scheduler.costs import CostModel
@@ -42,6 +43,8 @@ class StageDraw:
         memory_j: energy of the bytes, J.
         compute_j: energy of the operations, J.
         n_params: parameters that a token passes through; sets how much a number format gains.
+        unlimited_w: power that all GPUs would draw at their greatest clock if the board set no
+            limit, W; above the limit where that holds the clock down.
     """
 
     stage: Stage
@@ -53,6 +56,7 @@ class StageDraw:
     memory_j: Number
     compute_j: Number
     n_params: float
+    unlimited_w: float
 
     @property
     def time_s(self) -> Number:
@@ -84,6 +88,7 @@ class StageDraw:
             busy_w=self.busy_w * energy / time,
             memory_j=self.memory_j * energy,
             compute_j=self.compute_j * energy,
+            unlimited_w=self.unlimited_w * energy / time,
         )
 
 
@@ -280,17 +285,27 @@ def _draw(stage: Stage, cost: StageCost, setting: Setting, model: ModelShape) ->
         # Nothing says what a part of the power is drawn for: all of it is that of a busy device.
         compute_s = working_s if cost.bound == "compute" else 0.0
         return StageDraw(stage, fixed_s, working_s - compute_s, compute_s, energy_j / time_s,
-                         idle_w, 0.0, 0.0, float(model.n_params_active))  # fmt: skip
+                         idle_w, 0.0, 0.0, float(model.n_params_active),
+                         energy_j / time_s)  # fmt: skip
     memory_j = min(moved * passes.j_per_byte, energy_j)
     if stage is Stage.GENERATION:
         # Terms of a pass add. Of what the board's limit takes longer, arithmetic is the reason.
         memory_s = min(cost.memory_s, working_s)
         compute_j = min(ops * passes.j_per_op, energy_j - memory_j)
+        peak = setting.n_gpus * peak_ops_per_s(setting.gpu) * passes.mfu_decode
+        unlimited_s = min(fixed_s + memory_s + ops / peak, time_s)
+        moving_w = (memory_j + compute_j) / unlimited_s
     else:
         # A roofline: the longer of both. Power beyond that of a busy GPU is that of arithmetic.
         memory_s = working_s if cost.bound == "memory" else 0.0
         standing_j = min(passes.busy_w * cost.n_devices * time_s, energy_j - memory_j)
         compute_j = energy_j - memory_j - standing_j
+        moving_w = memory_j / time_s
+        if cost.bound == "compute":
+            mfu = "mfu_train" if stage in TRAINING_STAGES else "mfu_prefill"
+            reached = peak_ops_per_s(setting.gpu) * setting.gpu.value(mfu)
+            moving_w += setting.n_gpus * reached * passes.j_per_op
     busy_w = (energy_j - memory_j - compute_j) / time_s
     return StageDraw(stage, fixed_s, memory_s, working_s - memory_s, busy_w, idle_w,
-                     memory_j, compute_j, float(model.n_params_active))  # fmt: skip
+                     memory_j, compute_j, float(model.n_params_active),
+                     setting.n_gpus * passes.busy_w + moving_w)  # fmt: skip

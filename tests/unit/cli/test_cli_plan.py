@@ -54,6 +54,9 @@ def test_one_table_and_the_answer_in_words(command):
     assert "(replayed along grids as EIA-930 recorded them in 2022" in told
     for row in ("the GPUs alone", "8 x l4: reward", "lower clocks", "FP8 in training"):
         assert re.search(rf"^{re.escape(row)}", out, re.M), row
+    assert "reward, reference at 1,470 to 1,845 MHz under the limit on power (measured" in told
+    assert "nothing at a rollout's batches" in told
+    assert re.search(r"lower clocks .* 0\.0 to \d+\.\d %", out)
     assert banned(told, on_gpus=True) == []
 
 
@@ -74,6 +77,14 @@ def test_json_holds_what_the_table_says(command):
     assert found["levers"]["together"]["saved_share"] > 0.1
     assert found["levers_per_year"]["money_per_year"] is None
     assert found["levers"]["setting"]["slowdown"] <= 0.02 + 1e-9
+    assert found["levers"]["natural_clocks"]["generation"] == 1.0
+    assert found["levers"]["natural_clocks"]["reward"] == pytest.approx(1665 / 1980)
+
+
+def test_clocks_of_a_gpu_that_was_not_measured_are_said_to_be_modelled(command):
+    _, out, _ = command("--gpu", "h200", "--policy-model", "8b", "--n-gpus", 8, "--n-cards", 0)
+    told = " ".join(out.split())
+    assert re.search(r"reference at \d\d % of it under the limit on power \(modelled\)", told)
 
 
 def test_the_picture_is_a_png(command, tmp_path):

@@ -23,7 +23,7 @@ from ecorl.operate.levers.choice import (
     missing_levers,
     subsets,
 )
-from ecorl.operate.levers.clocks import CLOCKS, clocked
+from ecorl.operate.levers.clocks import CLOCKS, clocked, natural_clocks
 from ecorl.operate.levers.gears import ENDS, geared, training_gain
 from ecorl.operate.levers.overlap import hidden_s
 from ecorl.operate.levers.placement import accelerators, placed, placed_steps
@@ -60,6 +60,7 @@ def draw(**figures) -> StageDraw:
     usual = {
         "stage": Stage.GENERATION, "fixed_s": 1.0, "memory_s": 5.0, "compute_s": 2.0,
         "busy_w": 350.0, "idle_w": 70.0, "memory_j": 900.0, "compute_j": 400.0, "n_params": 8e9,
+        "unlimited_w": 520.0,
     }  # fmt: skip
     return StageDraw(**usual | figures)
 
@@ -122,7 +123,8 @@ def test_a_curve_saves_in_decoding_what_was_published_and_never_more(gpu):
         memory_j=work.memory_bytes * parameters.j_per_byte,
         compute_j=work.ops * parameters.j_per_op,
     )  # fmt: skip
-    for curve, published in ((curves.usual, DECODE_SAVED[0]), (curves.high, DECODE_SAVED[1])):
+    for curve, published in zip((curves.usual, curves.high), DECODE_SAVED, strict=True):
+        curve = replace(curve, knee=0.0)  # as in those small batches
         saved = 1 - clocked(as_draw, LEAST_CLOCK, curve).energy_j / as_draw.energy_j
         assert saved <= published + 1e-9
         if curve.static_share > 0.0:  # else even the whole power would not be enough
@@ -130,27 +132,67 @@ def test_a_curve_saves_in_decoding_what_was_published_and_never_more(gpu):
 
 
 @given(
-    clock=st.sampled_from(CLOCKS),
-    static_share=st.floats(0, 1),
-    busy_w=st.floats(71, 700),
-    compute_s=st.floats(0, 100),
-)
-def test_a_lower_clock_is_slower_only_where_arithmetic_waits(
-    clock, static_share, busy_w, compute_s
+    lock=st.sampled_from(CLOCKS), natural=st.floats(0.5, 1.0), static_share=st.floats(0, 1),
+    knee=st.floats(0, 1), busy_w=st.floats(71, 700), compute_s=st.floats(0, 100),
+)  # fmt: skip
+def test_a_lock_below_the_natural_clock_is_slower_and_one_above_it_is_nothing(
+    lock, natural, static_share, knee, busy_w, compute_s
 ):
     before = draw(busy_w=busy_w, compute_s=compute_s)
-    after = clocked(before, clock, ClockCurve(static_share))
-    assert after.memory_s == before.memory_s
+    after = clocked(before, lock, ClockCurve(static_share, knee), natural)
+    if lock >= natural:
+        assert after == before
     assert after.fixed_s == before.fixed_s
-    assert after.compute_s == pytest.approx(compute_s / clock)
-    assert after.busy_w >= before.idle_w - 1e-9
-    assert after.busy_w <= before.busy_w + 1e-9
+    assert after.memory_s >= before.memory_s
+    assert after.compute_s == pytest.approx(compute_s * max(1.0, natural / lock))
+    assert before.idle_w - 1e-9 <= after.busy_w <= before.busy_w
+    most = 1.0 - static_share * float(before.idle_w / before.power_w)
+    assert 1.0 - float(after.energy_j) / float(before.energy_j) < most + 1e-9 <= 1.0 + 1e-9
 
 
-def test_the_low_end_saves_nothing_in_rollouts_above_the_published_power(step):
-    chosen = least_energy(step, [Lever.CLOCKS], end="low")
-    assert chosen.clocks[0] == 1.0
-    assert chosen.saved_share < least_energy(step, [Lever.CLOCKS]).saved_share
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_the_low_end_saves_nothing_where_nothing_is_published(algorithm):
+    """It has once priced locks of scoring and training at 1,881 MHz, where they run below that."""
+    found = lever_study(setting(algorithm=algorithm), LENGTH).alone[Lever.CLOCKS]
+    assert found.low == 0.0 < found.value < found.high < 1.0
+
+
+def test_stages_that_draw_little_save_at_the_low_end_too(step):
+    """Decoding at the power that was published, slowed by a lock as much as arithmetic is."""
+    little = step.with_figures({}, {d.stage: d.energy_j * 0.4 for d in step.draws})
+    chosen = least_energy(little, [Lever.CLOCKS], limits=LeverLimits(slowdown=0.2), end="low")
+    usual = least_energy(little, [Lever.CLOCKS], limits=LeverLimits(slowdown=0.2))
+    assert 0.0 < chosen.saved_share < usual.saved_share
+
+
+def test_decoding_runs_at_the_greatest_clock_and_what_meets_the_limit_below_it(step):
+    natural = natural_clocks(step)
+    assert natural[Stage.GENERATION] == 1.0
+    assert natural[Stage.REWARD] == natural[Stage.REFERENCE] == 1665 / 1980
+    assert natural[Stage.ACTOR_TRAIN] == 1717.5 / 1980
+    # The same at less than half the power: nothing limits it.
+    little = step.with_figures({}, {d.stage: d.energy_j * 0.45 for d in step.draws})
+    assert set(natural_clocks(little).values()) == {1.0}
+    # Decoding of a batch so large that the board's limit is met.
+    many = replace(setting("70b", n_gpus=32), n_rows=16384, prompt_length=16.0)
+    assert natural_clocks(priced_step(many, 64.0))[Stage.GENERATION] < 1.0
+
+
+def test_natural_clocks_from_the_limit_are_near_the_measured_ones(step):
+    kept = {k: v for k, v in step.gpu.figures.items() if not k.endswith("_clock_hz")}
+    modelled = natural_clocks(replace(step, gpu=replace(step.gpu, figures=kept)))
+    for stage, measured in natural_clocks(step).items():
+        assert modelled[stage] == pytest.approx(measured, rel=0.1)
+        assert (modelled[stage] < 1.0) == (measured < 1.0)
+
+
+def test_a_lock_above_what_a_stage_runs_at_is_never_chosen(step):
+    chosen = least_energy(step, [Lever.CLOCKS])
+    natural = natural_clocks(step)
+    for lock, stage in zip(
+        chosen.clocks, (Stage.GENERATION, Stage.REWARD, Stage.ACTOR_TRAIN), strict=True
+    ):
+        assert lock == 1.0 or lock < natural[stage]
 
 
 # ---------------------------------------------------------------- gears, overlap
@@ -271,10 +313,13 @@ def test_more_levers_never_save_less_and_the_order_adds_up(step):
 def test_a_setting_is_what_its_parts_make(step):
     """The chosen clocks, set one by one on the draws, give the energy that was told."""
     chosen = least_energy(step, [Lever.CLOCKS, Lever.GEARS])
-    curve = clock_curves(step.gpu).usual
+    curve, natural = clock_curves(step.gpu).usual, natural_clocks(step)
     groups = {Stage.GENERATION: 0, Stage.REWARD: 1, Stage.REFERENCE: 1, Stage.ACTOR_TRAIN: 2}
     assert chosen.fp8
-    draws = [clocked(geared(d), chosen.clocks[groups[d.stage]], curve) for d in step.draws]
+    draws = [
+        clocked(geared(d), chosen.clocks[groups[d.stage]], curve, natural[d.stage])
+        for d in step.draws
+    ]
     assert chosen.energy_j == pytest.approx(sum(float(d.energy_j) for d in draws))
     assert chosen.time_s == pytest.approx(sum(float(d.time_s) for d in draws))
     assert np.isclose(chosen.saved_share, 1 - chosen.energy_j / step.energy_j)
