@@ -270,12 +270,10 @@ def _natural(stage: Stage, clock: float, gpu: DeviceProfile) -> str:
 
 
 _WHY = {
-    frozenset({Lever.CLOCKS, Lever.GEARS}): (
-        ": the time that FP8 gains is spent on a lower clock in generation"
-    ),
+    frozenset({Lever.CLOCKS, Lever.GEARS}): ": the time that FP8 gains is spent on lower clocks",
     frozenset({Lever.CLOCKS, Lever.OVERLAP}): (
-        ": the time that overlap gains is spent on a lower clock in generation, which makes it "
-        "longer for what runs beside it"
+        ": the time that overlap gains is spent on lower clocks, which make generation longer for "
+        "what runs beside it"
     ),
 }
 
