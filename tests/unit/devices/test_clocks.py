@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ecorl.devices import load_profile
@@ -31,6 +31,7 @@ def test_a_lock_is_never_faster_and_never_draws_less_than_what_does_not_follow_t
 
 
 @given(lock=clocks, natural=clocks, static_share=shares, knee=shares)
+@example(lock=1.0, natural=0.686300081339918, static_share=0.0, knee=0.0)
 def test_a_lock_at_or_above_the_natural_clock_changes_nothing(lock, natural, static_share, knee):
     curve = ClockCurve(static_share, knee)
     above = max(lock, natural)
