@@ -84,7 +84,7 @@ def test_json_holds_what_the_table_says(command):
 def test_clocks_of_a_gpu_that_was_not_measured_are_said_to_be_modelled(command):
     _, out, _ = command("--gpu", "h200", "--policy-model", "8b", "--n-gpus", 8, "--n-cards", 0)
     told = " ".join(out.split())
-    assert re.search(r"reference at \d\d % of it under the limit on power \(modelled\)", told)
+    assert re.search(r"reference at \d\d % of the greatest under the limit on power \(mod", told)
 
 
 def test_the_picture_is_a_png(command, tmp_path):
