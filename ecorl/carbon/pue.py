@@ -28,7 +28,10 @@ def read_pue(path: Path) -> list[tuple[float, float]]:
             there twice.
     """
     table = read_table(path, ("time", "pue"))
-    times_s, values = read_times(table, 0).seconds, table.numbers(1)
+    times, values = read_times(table, 0), table.numbers(1)
+    if times.are_ends:
+        raise table.header_mistake(0, "are ends of intervals; a PUE counts from its time on")
+    times_s = times.seconds
     is_pue = (values >= LOWEST) & (values <= HIGHEST)
     for row in np.flatnonzero(~is_pue):
         raise table.mistake(int(row), 1, f"is no PUE: {LOWEST:g} to {HIGHEST:g} is allowed")

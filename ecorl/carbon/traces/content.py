@@ -37,6 +37,7 @@ class Content:
         stated: ``[n_rows] float64``, the file's own intensity beside the computed one.
         repairs: what was changed.
         generation_mw: ``[n_rows] float64``, generation from all fuels, MW, NaN where it is missing.
+        end: number of the column with the ends of the intervals that begin at the times, or None.
     """
 
     time: int
@@ -53,6 +54,7 @@ class Content:
     stated: NDArray[np.float64] | None = None
     repairs: tuple[Repair, ...] = ()
     generation_mw: NDArray[np.float64] | None = None
+    end: int | None = None
 
 
 def check_unit(table: CsvTable, column: int, values: NDArray[np.float64]) -> None:

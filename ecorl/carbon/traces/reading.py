@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from textwrap import shorten
 
@@ -14,11 +15,16 @@ from ecorl.carbon.traces.content import Content
 from ecorl.carbon.traces.eia930 import is_eia930, read_eia930
 from ecorl.carbon.traces.electricity_maps import is_electricity_maps, read_electricity_maps
 from ecorl.carbon.traces.table import CsvTable, read_table
-from ecorl.carbon.traces.times import Raster, lay_out, read_times
+from ecorl.carbon.traces.times import Raster, check_pairs, lay_out, read_times
 from ecorl.carbon.traces.trace import GridTrace, Repair
-from ecorl.carbon.traces.two_columns import UNNAMED, read_two_columns
+from ecorl.carbon.traces.two_columns import UNNAMED, read_two_columns, times_of
 from ecorl.errors import DataError
 from ecorl.grid import Scope
+
+N_TOLD = 5
+"""Repairs of a file that are told in the log, of those in the order of its lines."""
+
+_log = logging.getLogger(__name__)
 
 _DOUBTS = {
     Doubt.NOT_FINITE: "is not finite",
@@ -38,12 +44,14 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
       ``avg_CI``; the intensity is computed from the mix.
     - Electricity Maps: an export of its data portal, of today's columns or of older ones.
     - Two columns: time and intensity, with a header, which may name the unit (g/kWh, kg/MWh or
-      lbs/MWh), or without one.
+      lbs/MWh), or without one. Three with begin and end of each interval, if their names say so.
 
     Cells are parted by commas, semicolons or tabs; with the latter two a number may have a decimal
-    comma. Times are ISO 8601 or seconds since 1970. What can be repaired without guessing is, and
-    told in the trace's `repairs`: rows out of order, rows that are there twice, gaps, and values
-    that no grid, or not this one, emits, which become missing.
+    comma. Times are ISO 8601, YYYYMMDDHH and its like, or seconds or milliseconds since 1970; they
+    are begins of intervals, unless the column's name says that they are ends, which are moved back
+    by a step. What can be repaired without guessing is, and told in the log and in the trace's
+    `repairs`: rows out of order, rows that are there twice, gaps, and values that no grid, or not
+    this one, emits, which become missing.
 
     Args:
         path: the file, UTF-8.
@@ -57,6 +65,8 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
     content = _content(table, scope)
     times = read_times(table, content.time)
     raster = lay_out(table, content.time, times, content.figures)
+    if content.end is not None:
+        check_pairs(table, content.end, times, raster.step_s)
     values = raster.place(content.g_per_kwh)
     repairs = [*content.repairs, *raster.repairs, *_missing(table, content, raster, values)]
     doubts = doubts_in(Series(raster.start_s, raster.step_s, values))
@@ -66,7 +76,16 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
     values[list(doubts)] = np.nan
     if np.isnan(values).all():
         raise table.mistake(0, content.value, "no row has an intensity that can be believed")
-    return _trace(path, content, raster, values, tuple(sorted(repairs, key=lambda r: r.line)))
+    repairs.sort(key=lambda repair: repair.line)
+    _tell(path, repairs)
+    return _trace(path, content, raster, values, tuple(repairs))
+
+
+def _tell(path: Path, repairs: list[Repair]) -> None:
+    for repair in repairs[:N_TOLD]:
+        _log.warning("%s:%d: %s: %s", path, repair.line, repair.column, repair.what)
+    if len(repairs) > N_TOLD:
+        _log.warning("%s: and %d repairs more", path, len(repairs) - N_TOLD)
 
 
 def _content(table: CsvTable, scope: Scope | None) -> Content:
@@ -74,13 +93,14 @@ def _content(table: CsvTable, scope: Scope | None) -> Content:
         return read_eia930(table, scope)
     if is_electricity_maps(table.columns):
         return read_electricity_maps(table, scope)
-    if len(table.columns) == len(UNNAMED):
-        return read_two_columns(table, scope)
+    numbers = times_of(table)
+    if numbers is not None:
+        return read_two_columns(table, scope, numbers)
     raise DataError(
         f"{table.path}:1: the columns {shorten(', '.join(table.columns), 120)} are of no known"
         " form: EIA-930"
         " (timestamp,WND,SUN,...), an export of Electricity Maps, or two columns (time and"
-        " intensity)"
+        " intensity), or three (from, to and intensity)"
     )
 
 

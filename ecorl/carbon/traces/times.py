@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ecorl.carbon.traces.labels import Label, label_of
+from ecorl.carbon.traces.stamps import read_stamps
 from ecorl.carbon.traces.table import CsvTable
 from ecorl.carbon.traces.trace import Repair
 
@@ -17,23 +20,29 @@ MAX_MISSING = 0.5
 """Largest share of the intervals that may be missing between the rows: of a file with more gaps
 than rows, a wrong date is likelier than a recording."""
 
-_UNIX = re.compile(r"\d{9,10}(\.\d*)?")
 _UTC = re.compile(r"(?<![a-z])(utc|gmt)(?![a-z])", re.IGNORECASE)
 _CLOCK_CHANGE_MONTHS = frozenset({3, 4, 9, 10, 11})
 _SUNDAY = 6
+_DAY_S, _MINUTE_S = 86400.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When the rows of a file begin.
+    """When the rows of a file begin or end.
 
     Attributes:
         seconds: ``[n_rows] float64``, s since 1970.
         are_local: whether the file says neither an offset nor that it means UTC.
+        are_ends: whether they are ends of the rows' intervals.
+        form: that numbers were taken for, as YYYYMMDDHH; None where the file says it.
+        is_guess: whether the numbers may be something else than the form that they fit.
     """
 
     seconds: NDArray[np.float64]
     are_local: bool
+    are_ends: bool = False
+    form: str | None = None
+    is_guess: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +71,40 @@ class Raster:
 
 
 def read_times(table: CsvTable, column: int) -> Times:
-    """The times in a column: ISO 8601, with an offset or without one, or seconds since 1970.
+    """The times in a column: ISO 8601, with an offset or without one, or numbers for them.
 
     Args:
         table: the file.
         column: number of its column with times.
 
     Raises:
-        DataError: when a cell is no time, or some have an offset and others do not.
+        DataError: when a cell is no time, some have an offset and others do not, or the name of the
+            column leaves open whether they are begins or ends.
     """
-    cells = table.cells(column)
-    seconds = np.empty(len(cells), np.float64)
-    is_local = np.zeros(len(cells), np.bool_)
-    for row, cell in enumerate(cells):
-        if _UNIX.fullmatch(cell):
-            seconds[row] = float(cell)
-            continue
-        try:
-            moment = datetime.fromisoformat(cell)
-        except ValueError as error:
-            why = "is no time in the form 2022-01-31 23:00:00+00:00, nor seconds since 1970"
-            raise table.mistake(row, column, why) from error
-        if moment.tzinfo is None:
-            is_local[row] = True
-            moment = moment.replace(tzinfo=UTC)
-        seconds[row] = moment.timestamp()
+    stamps = read_stamps(table, column)
+    is_local = stamps.is_local
     if is_local.any() and not is_local.all():
         row = int(np.flatnonzero(is_local != is_local[0])[0])
         raise table.mistake(row, column, "some times of the column have an offset, others do not")
-    says_utc = table.has_header and _UTC.search(table.columns[column]) is not None
-    return Times(seconds, bool(is_local[0]) and not says_utc)
+    name = table.columns[column] if table.has_header else ""
+    are_local = bool(is_local[0]) and not _UTC.search(name)
+    label = label_of(name)
+    if label is Label.UNCLEAR:
+        why = (
+            "may name begins of intervals or their ends, which are a step apart; name the column"
+            " period_start or period_end"
+        )
+        raise table.header_mistake(column, why)
+    are_ends = label is Label.END or stamps.has_hour_24
+    return Times(stamps.seconds, are_local, are_ends, stamps.form, stamps.is_guess)
 
 
 def lay_out(
     table: CsvTable, column: int, times: Times, figures: Sequence[tuple[int, NDArray[np.float64]]]
 ) -> Raster:
     """Sort rows, drop those that are there twice, and fill gaps with intervals without a row.
+
+    Times that are ends are moved back by a step.
 
     Args:
         table: the file.
@@ -108,10 +115,14 @@ def lay_out(
 
     Raises:
         DataError: for rows that contradict each other, times that may mean two moments, steps that
-            are no multiple of the usual one, and files with hardly any rows.
+            are no multiple of the usual one, files with hardly any rows, and those whose times are
+            hardly a recording's.
     """
     repairs = []
     name, seconds = table.columns[column], times.seconds
+    if times.form is not None:
+        what = f"the times are read as {times.form}, the first as {_utc_text(seconds[0])}"
+        repairs.append(Repair(table.lines[0], name, what))
     if times.are_local:
         what = "the times have no offset from UTC and were taken as UTC"
         repairs.append(Repair(table.lines[0], name, what))
@@ -123,11 +134,80 @@ def lay_out(
     repairs += dropped
     if len(order) < 2:
         raise table.mistake(0, column, "is the only time; at least two are needed")
+    repairs += _questions(table, column, times, order)
     step_s, positions = _positions(table, column, seconds, order)
+    shift_s = step_s if times.are_ends else 0.0
+    if times.are_ends:
+        what = f"the times are ends of intervals, and were moved back by a step of {step_s:g} s"
+        repairs.append(Repair(table.lines[0], name, what))
     repairs += _gaps(table, column, times, order, positions)
     rows = np.full(int(positions[-1]) + 1, -1, np.int64)
     rows[positions] = order
-    return Raster(float(seconds[order[0]]), step_s, rows, tuple(repairs))
+    return Raster(float(seconds[order[0]]) - shift_s, step_s, rows, tuple(repairs))
+
+
+def check_pairs(table: CsvTable, column: int, begins: Times, step_s: float) -> None:
+    """Check that the ends beside the begins of intervals are theirs.
+
+    The last second or minute of an interval counts as its end too.
+
+    Args:
+        table: the file.
+        column: number of the column with the ends.
+        begins: times of the rows.
+        step_s: length of the intervals, s.
+
+    Raises:
+        DataError: for an end that is no time, or that of another interval.
+    """
+    lengths_s = read_times(table, column).seconds - begins.seconds
+    is_wrong = (lengths_s < step_s - _MINUTE_S) | (lengths_s > step_s) | (lengths_s <= 0)
+    for row in np.flatnonzero(is_wrong):
+        why = f"is {lengths_s[row]:g} s after the row's begin, and rows are {step_s:g} s apart"
+        raise table.mistake(int(row), column, why)
+
+
+def _questions(
+    table: CsvTable, column: int, times: Times, order: NDArray[np.int64]
+) -> list[Repair]:
+    """What is asked about a recording that is shorter than a day or lies in the future.
+
+    Raises:
+        DataError: where other figures than times are likelier.
+    """
+    n_rows, seconds = len(order), times.seconds[order]
+    span_s = float(seconds[-1] - seconds[0]) * n_rows / (n_rows - 1)
+    is_future, is_fine = seconds[-1] > time.time(), np.median(np.diff(seconds)) < _MINUTE_S
+    doubts = [
+        doubt
+        for doubt, is_so in (
+            ("is shorter than a day", span_s < _DAY_S),
+            ("lies in the future", is_future),
+            ("has rows less than a minute apart, as no grid has", is_fine),
+        )
+        if is_so
+    ]
+    what = (
+        f"the recording, {n_rows} rows in {span_s:,.0f} s from {_utc_text(seconds[0])} UTC on,"
+        f" {' and '.join(doubts)}"
+    )
+    row = int(order[0])
+    if doubts and times.is_guess:
+        why = (
+            f"read as {times.form}, {what}; if that is meant, call the column unix_time, and"
+            " otherwise give times as 2022-01-31 23:00:00+00:00 or YYYYMMDDHH"
+        )
+        raise table.mistake(row, column, why)
+    if is_fine:
+        why = f"{what}; give the grid's own times, which a feed's speed may play faster"
+        raise table.mistake(row, column, why)
+    # Dates are taken at their word: those of a forecast or a scenario lie in the future.
+    asked = Repair(table.lines[row], table.columns[column], f"{what}; is that meant?")
+    return [asked] if is_future else []
+
+
+def _utc_text(seconds: float) -> str:
+    return f"{datetime(1970, 1, 1) + timedelta(seconds=round(float(seconds)))}"
 
 
 def _without_doubles(
@@ -151,7 +231,7 @@ def _without_doubles(
             if not np.isnan(values[row]) and values[row] != values[kept]:
                 later, sooner = max(row, kept), min(row, kept)
                 raise table.mistake(later, number, _contradiction(table, column, sooner, times))
-        if times.are_local and _may_be_clock_change(seconds[row]):
+        if times.are_local and _may_be_clock_change(seconds[row], times.are_ends):
             why = (
                 f"is on line {table.lines[min(row, kept)]} too: ambiguous, since summer time may"
                 " end here; give the times with their offset from UTC"
@@ -214,7 +294,11 @@ def _gaps(
         n_missing = int(positions[number + 1] - positions[number]) - 1
         missing_s = passed_s * n_missing / (n_missing + 1)
         begin_s = times.seconds[row] - missing_s
-        if times.are_local and missing_s == 3600 and _may_be_clock_change(begin_s):
+        if (
+            times.are_local
+            and missing_s == 3600
+            and (_may_be_clock_change(begin_s, times.are_ends))
+        ):
             why = (
                 "comes an hour late: ambiguous, since summer time may begin here; give the times"
                 " with their offset from UTC"
@@ -226,12 +310,12 @@ def _gaps(
     return repairs
 
 
-def _may_be_clock_change(local_s: float) -> bool:
-    """Whether clocks may be changed in the hour that begins at a local time.
+def _may_be_clock_change(local_s: float, is_end: bool) -> bool:
+    """Whether clocks may be changed in the hour that begins, or ends, at a local time.
 
     Nearly all countries that do change them do it in the first hours of a Sunday, of a month of
     spring or autumn.
     """
     moment = datetime(1970, 1, 1) + timedelta(seconds=float(local_s))
     is_month = moment.month in _CLOCK_CHANGE_MONTHS
-    return is_month and moment.weekday() == _SUNDAY and moment.hour < 4
+    return is_month and moment.weekday() == _SUNDAY and moment.hour < 4 + is_end

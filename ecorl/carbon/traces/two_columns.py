@@ -1,10 +1,11 @@
-"""Files of two columns: a time and an intensity, whose unit the header may name."""
+"""Files of a time and an intensity, whose unit the header may name; the time may have an end."""
 
 from __future__ import annotations
 
 import re
 
 from ecorl.carbon.traces.content import Content, check_unit
+from ecorl.carbon.traces.labels import Label, label_of
 from ecorl.carbon.traces.table import CsvTable
 from ecorl.carbon.traces.trace import Repair
 from ecorl.errors import DataError
@@ -34,55 +35,84 @@ _OTHER_UNIT = re.compile(r"[(\[%]|(?<![a-z])([kmg]?wh?|eur|usd|percent)(?![a-z])
 _MARGINAL = re.compile(r"marginal|moer", re.IGNORECASE)
 
 
-def read_two_columns(table: CsvTable, scope: Scope | None) -> Content:
-    """The intensity of a file in this form.
+_SHORTEST_TIME = len("20220131")
+
+
+def times_of(table: CsvTable) -> tuple[int, int | None] | None:
+    """Numbers of the columns with the times, and with their ends, before that of the intensity.
+
+    Args:
+        table: a file.
+
+    Returns:
+        The numbers, the second None in a file of two columns; None for files of another form.
+    """
+    if len(table.columns) == len(UNNAMED):
+        return 0, None
+    if len(table.columns) != len(UNNAMED) + 1:
+        return None
+    ends = [number for number in (0, 1) if label_of(table.columns[number]) is Label.END]
+    # A name as short as "a" may be chance.
+    are_times = all(len(cell.strip()) >= _SHORTEST_TIME for cell in table.rows[0][:2])
+    return (1 - ends[0], ends[0]) if len(ends) == 1 and are_times else None
+
+
+def read_two_columns(
+    table: CsvTable, scope: Scope | None, times: tuple[int, int | None]
+) -> Content:
+    """The intensity of a file in this form, in its last column.
 
     Args:
         table: the file.
         scope: what the caller knows of the figures; None takes them for the life cycle's.
+        times: numbers of the columns with the times and with their ends.
 
     Raises:
         DataError: for a unit that is not known, for marginal intensities, and for figures that are
             none.
     """
-    name = table.columns[1]
+    value = len(table.columns) - 1
+    name = table.columns[value]
     if _MARGINAL.search(name):
-        raise table.header_mistake(1, "a recording is of average intensities, not marginal ones")
-    factor, gas, is_named = _unit(table)
-    g_per_kwh = table.numbers(1) * factor
-    check_unit(table, 1, g_per_kwh)
+        raise table.header_mistake(
+            value, "a recording is of average intensities, not marginal ones"
+        )
+    factor, gas, is_named = _unit(table, value)
+    g_per_kwh = table.numbers(value) * factor
+    check_unit(table, value, g_per_kwh)
     repairs = []
     if not is_named:
         what = "no unit is named, and the values were taken as gCO2e/kWh"
         repairs.append(Repair(table.lines[0], name, what))
     return Content(
-        time=0,
-        value=1,
+        time=times[0],
+        value=value,
         value_name=name,
         g_per_kwh=g_per_kwh,
-        figures=((1, g_per_kwh),),
+        figures=((value, g_per_kwh),),
         scope=scope or Scope.LIFE_CYCLE,
         gas=gas,
         factors=f"not stated in {table.path.name}",
         repairs=tuple(repairs),
+        end=times[1],
     )
 
 
-def _unit(table: CsvTable) -> tuple[float, Gas, bool]:
+def _unit(table: CsvTable, value: int) -> tuple[float, Gas, bool]:
     """What the values are multiplied with, what they are of, and whether the header says so."""
-    name = table.columns[1]
+    name = table.columns[value]
     found = _UNIT.search(name)
     if found is None:
         if _OTHER_UNIT.search(name):
-            raise _unknown(table)
+            raise _unknown(table, value)
         return 1.0, Gas.CO2E, False
     factor = _G_PER_KWH.get((found["mass"].lower(), found["energy"].lower()))
     if factor is None:
-        raise _unknown(table)
+        raise _unknown(table, value)
     # Who writes no gas, or an e behind it, means all of them.
     of = (found["of"] or "co2e").lower()
     return factor, Gas.CO2E if "e" in of else Gas.CO2, True
 
 
-def _unknown(table: CsvTable) -> DataError:
-    return table.header_mistake(1, "the unit is not known; known are g/kWh, kg/MWh and lbs/MWh")
+def _unknown(table: CsvTable, value: int) -> DataError:
+    return table.header_mistake(value, "the unit is not known; known are g/kWh, kg/MWh and lbs/MWh")

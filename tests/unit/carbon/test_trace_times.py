@@ -31,15 +31,17 @@ def test_offsets_are_honoured(tmp_path, half_hours):
 
 
 @pytest.mark.parametrize(
-    "times",
+    ("name", "times"),
     [
-        ("2022-01-01T00:00:00Z", "2022-01-01T01:00Z"),
-        ("2022-01-01 00:00:00.000+00:00", "2021-12-31 20:00:00-05:00"),
-        ("1640995200", "1640998800.0"),
+        ("time", ("2022-01-01T00:00:00Z", "2022-01-01T01:00Z")),
+        ("time", ("2022-01-01 00:00:00.000+00:00", "2021-12-31 20:00:00-05:00")),
+        ("time", ("20220101T0000Z", "20220101T01Z")),
+        ("unix_time", ("1640995200", "1640998800.0")),
+        ("Epoch (ms)", ("1640995200000", "1640998800000")),
     ],
 )
-def test_forms_of_times(tmp_path, times):
-    trace = read_trace(write(tmp_path, f"time,g_per_kwh\n{times[0]},100\n{times[1]},200\n"))
+def test_forms_of_times(tmp_path, name, times):
+    trace = read_trace(write(tmp_path, f"{name},g_per_kwh\n{times[0]},100\n{times[1]},200\n"))
     assert (trace.series.start_s, trace.series.step_s) == (NEW_YEAR_S, HOUR_S)
     assert trace.repairs == ()
 
@@ -171,7 +173,8 @@ def test_steps_that_do_not_fit_are_refused(tmp_path):
 def test_a_slow_drift_of_the_clock_does_not_fit_either(tmp_path):
     times = [NEW_YEAR_S + n * 3600 + (n // 3) * 2.5 for n in range(12)]
     rows = [f"{t},100" for t in times]
-    refused(write(tmp_path, "\n".join(["time,g_per_kwh", *rows])), "no multiple of the usual step")
+    path = write(tmp_path, "\n".join(["unix_time,g_per_kwh", *rows]))
+    refused(path, "no multiple of the usual step")
 
 
 def test_a_wrong_year_is_no_gap(tmp_path):
