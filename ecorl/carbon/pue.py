@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ecorl.carbon.traces.stamps import read_times
 from ecorl.carbon.traces.table import read_table
-from ecorl.carbon.traces.times import read_times
 
 LOWEST, HIGHEST = 1.0, 3.0
 """A building draws at least what its machines draw; above 3 a figure is likely something else."""

@@ -14,8 +14,9 @@ from ecorl.carbon.series import Series
 from ecorl.carbon.traces.content import Content
 from ecorl.carbon.traces.eia930 import is_eia930, read_eia930
 from ecorl.carbon.traces.electricity_maps import is_electricity_maps, read_electricity_maps
+from ecorl.carbon.traces.stamps import read_times
 from ecorl.carbon.traces.table import CsvTable, read_table
-from ecorl.carbon.traces.times import Raster, check_pairs, lay_out, read_times
+from ecorl.carbon.traces.times import Raster, check_pairs, lay_out
 from ecorl.carbon.traces.trace import GridTrace, Repair
 from ecorl.carbon.traces.two_columns import UNNAMED, read_two_columns, times_of
 from ecorl.errors import DataError

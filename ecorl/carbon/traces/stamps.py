@@ -1,21 +1,20 @@
-"""The cells of a column of times: dates of ISO 8601, and the numbers that stand for a time."""
+"""What a column of times says: dates of ISO 8601, or numbers for them, of begins or of ends."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ecorl.carbon.traces.labels import Label, label_of
 from ecorl.carbon.traces.table import CsvTable
 
-EXPECTED = (
-    "2022-01-31 23:00:00+00:00, nor YYYYMMDDHH or YYYYMMDDHHMM, nor seconds or milliseconds"
-    " since 1970"
-)
-
+_EXPECTED = "2022-01-31 23:00:00+00:00, YYYYMMDDHH or YYYYMMDDHHMM, or seconds or ms since 1970"
+_UTC = re.compile(r"(?<![a-z])(utc|gmt)(?![a-z])", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+([.,]\d*)?")
 _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(?:(\d\d)(\d\d)?)?)?(?:[.,]0*)?")
 _COMPACT_FORMS = {n: "YYYYMMDDHHMMSS"[:n] for n in (8, 10, 12, 14)}
@@ -33,7 +32,7 @@ _UNIX_FORMS = {
 """What a number of so many digits before its point counts, and how many of it make a second."""
 
 _UNIX_NAME = re.compile(r"(?<![a-z])(unix|epoch|posix)|since 1970", re.IGNORECASE)
-_HOUR_24 = re.compile(r"(\d{4}-?\d\d-?\d\d[ T])24((?::?00){0,2}(?:\D.*)?)")
+_HOUR_24 = re.compile(r"^(\d{4}-?\d\d-?\d\d[ T])24((?::?00)*([Z+ -].*)?)$")
 _OTHER_FORMS = {
     re.compile(pattern, re.IGNORECASE): name
     for pattern, name in (
@@ -42,87 +41,109 @@ _OTHER_FORMS = {
         (r"24[4-6]\d{4}([.,]\d+)?", "a Julian day number"),
         (r"\d{4}-?[0-3]\d\d(\D.*)?", "an ordinal date, YYYYDDD"),
         (r"\d+([.,]\d+)?e\+?\d+", "a number whose last digits a spreadsheet has cut off"),
-        (
-            r"\d\d?[./-]\d\d?[./-]\d{2,4}(\D+[\d:]+( *[ap]m)?)?",
-            "a date that begins with day or month",
-        ),
+        (r"\d\d?[./-]\d\d?[./-]\d{2,4}(\D+[\d:]+( *[ap]m)?)?", "a date with day or month first"),
         (r"\d{4}[./]\d\d?[./]\d\d?(\D.*)?", "a date without hyphens"),
-        (r".*\d *(-|\u2013|/|\.\.|to|bis) *\d.*\d:\d\d.*|.{8,}/.{8,}", "both ends of an interval"),
+        (r".*\d:\d\d.*(-|\u2013|/|\.\.|to|bis).*\d:\d\d.*|.{8,}/.{8,}", "both ends of an interval"),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Stamps:
-    """What the cells of a column say.
+class Times:
+    """When the rows of a file begin or end.
 
     Attributes:
         seconds: ``[n_rows] float64``, s since 1970.
-        is_local: ``[n_rows] bool``, whether the cell has no offset from UTC.
+        are_local: whether the file says neither an offset nor that it means UTC.
+        are_ends: whether they are ends of the rows' intervals.
         form: that numbers were taken for, as YYYYMMDDHH; None where the file says it.
         is_guess: whether the numbers may be something else than the form that they fit.
-        has_hour_24: whether an hour 24 is among them, as only ends of intervals have it.
     """
 
     seconds: NDArray[np.float64]
-    is_local: NDArray[np.bool_]
+    are_local: bool
+    are_ends: bool = False
     form: str | None = None
     is_guess: bool = False
-    has_hour_24: bool = False
 
 
-def read_stamps(table: CsvTable, column: int) -> Stamps:
-    """Read the cells of a column of times, all of one form.
+def read_times(table: CsvTable, column: int) -> Times:
+    """The times in a column: ISO 8601, with an offset or without one, or numbers, all of one form.
 
     Args:
         table: the file.
-        column: number of the column.
+        column: number of its column with times.
 
     Raises:
-        DataError: for a cell that is no time, with the name of its form where it is a known one.
+        DataError: when a cell is no time, with the name of its form where it is a known one; when
+            some have an offset and others do not; and when the name of the column leaves open
+            whether they are begins or ends.
     """
     cells = table.cells(column)
+    name = table.columns[column] if table.has_header else ""
     if not all(_NUMBER.fullmatch(cell) for cell in cells):
-        return _dates(table, column, cells)
-    moments = [_compact(cell) for cell in cells]
-    is_unix = table.has_header and _UNIX_NAME.search(table.columns[column]) is not None
-    # Digits of a date are no chance: up to 2032 no seconds since 1970 are.
-    if any(moments) and not is_unix:
-        return _compacts(table, column, cells, moments)
-    return _unix(table, column, cells, is_guess=not is_unix)
+        times = _dates(table, column, _iso, None)
+    elif _UNIX_NAME.search(name):
+        times = _unix(table, column, is_guess=False)
+    else:
+        # Digits of a date are no chance: up to 2032 no seconds since 1970 are.
+        first = next((cell for cell in cells if _compact(cell)), None)
+        if first is None:
+            times = _unix(table, column, is_guess=True)
+        else:
+            times = _dates(table, column, _compact, _COMPACT_FORMS[_n_digits(first)])
+    label = label_of(name)
+    if label is Label.UNCLEAR:
+        why = (
+            "may name begins of intervals or their ends, which are a step apart; name the column"
+            " period_start or period_end"
+        )
+        raise table.header_mistake(column, why)
+    return replace(
+        times,
+        are_local=times.are_local and not _UTC.search(name),
+        are_ends=times.are_ends or label is Label.END,
+    )
 
 
-def _dates(table: CsvTable, column: int, cells: list[str]) -> Stamps:
-    seconds = np.empty(len(cells), np.float64)
-    is_local = np.zeros(len(cells), np.bool_)
-    has_hour_24 = False
+def _dates(
+    table: CsvTable,
+    column: int,
+    read: Callable[[str], tuple[datetime, bool] | None],
+    form: str | None,
+) -> Times:
+    cells = table.cells(column)
+    seconds, is_local = np.empty(len(cells), np.float64), np.zeros(len(cells), np.bool_)
+    are_ends = False
     for row, cell in enumerate(cells):
-        plain, is_24 = _HOUR_24.subn(r"\g<1>00\g<2>", cell)
-        has_hour_24 |= is_24 > 0
-        try:
-            # Any character would do for the blank between date and time, a digit too.
-            if re.match(r"\d{9}", cell):
-                raise ValueError(cell)
-            moment = datetime.fromisoformat(plain) + timedelta(days=is_24)
-        except (ValueError, OverflowError) as error:
-            raise table.mistake(row, column, _no_time(cell)) from error
-        is_local[row] = moment.tzinfo is None
-        seconds[row] = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return Stamps(seconds, is_local, has_hour_24=has_hour_24)
-
-
-def _compacts(
-    table: CsvTable, column: int, cells: list[str], moments: list[tuple[datetime, bool] | None]
-) -> Stamps:
-    first = next(cell for cell, moment in zip(cells, moments, strict=True) if moment)
-    form = _COMPACT_FORMS[_n_digits(first)]
-    seconds, has_hour_24 = np.empty(len(cells), np.float64), False
-    for row, (cell, moment) in enumerate(zip(cells, moments, strict=True)):
-        if moment is None or _n_digits(cell) != len(form):
+        found = read(cell)
+        if form is not None and (found is None or _n_digits(cell) != len(form)):
             raise table.mistake(row, column, f"is no time in the form {form} of other rows")
-        seconds[row] = moment[0].timestamp()
-        has_hour_24 |= moment[1]
-    return Stamps(seconds, np.ones(len(cells), np.bool_), form, has_hour_24=has_hour_24)
+        if found is None:
+            raise table.mistake(row, column, _no_time(cell))
+        moment, is_24 = found
+        # Ends of intervals alone have an hour 24.
+        are_ends |= is_24
+        is_local[row] = moment.tzinfo is None
+        seconds[row] = (
+            moment.timestamp() if moment.tzinfo else moment.replace(tzinfo=UTC).timestamp()
+        )
+    if is_local.any() and not is_local.all():
+        row = int(np.flatnonzero(is_local != is_local[0])[0])
+        raise table.mistake(row, column, "some times of the column have an offset, others do not")
+    return Times(seconds, bool(is_local[0]), are_ends, form)
+
+
+def _iso(cell: str) -> tuple[datetime, bool] | None:
+    """The moment of a cell in ISO 8601, and whether its hour is 24."""
+    plain, is_24 = _HOUR_24.subn(r"\g<1>00\g<2>", cell)
+    # Python takes any character for the blank between date and time, a digit too.
+    if re.match(r"\d{9}", cell):
+        return None
+    try:
+        return datetime.fromisoformat(plain) + timedelta(days=is_24), bool(is_24)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _compact(cell: str) -> tuple[datetime, bool] | None:
@@ -133,24 +154,23 @@ def _compact(cell: str) -> tuple[datetime, bool] | None:
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups())
     is_24 = (hour, minute, second) == (24, 0, 0)
     try:
-        moment = datetime(year, month, day, 0 if is_24 else hour, minute, second, tzinfo=UTC)
+        moment = datetime(year, month, day, 0 if is_24 else hour, minute, second)
     except ValueError:
         return None
     return (moment + timedelta(days=is_24), is_24) if year in _COMPACT_YEARS else None
 
 
-def _unix(table: CsvTable, column: int, cells: list[str], *, is_guess: bool) -> Stamps:
-    seconds, forms = np.empty(len(cells), np.float64), set()
+def _unix(table: CsvTable, column: int, *, is_guess: bool) -> Times:
+    cells, form = table.cells(column), None
+    seconds = np.empty(len(cells), np.float64)
     for row, cell in enumerate(cells):
-        form, per_s = _UNIX_FORMS.get(_n_digits(cell), (None, 1.0))
-        if form is None:
+        found, per_s = _UNIX_FORMS.get(_n_digits(cell), (None, 1.0))
+        if found is None:
             raise table.mistake(row, column, _no_time(cell))
-        forms.add(form)
-        if len(forms) > 1:
-            raise table.mistake(row, column, f"is no time in the form of other rows, {forms}")
+        if found != (form := form or found):
+            raise table.mistake(row, column, f"is no time in the form of other rows, {form}")
         seconds[row] = float(cell.replace(",", ".")) / per_s
-    form = forms.pop() if is_guess else None
-    return Stamps(seconds, np.zeros(len(cells), np.bool_), form, is_guess)
+    return Times(seconds, False, form=form if is_guess else None, is_guess=is_guess)
 
 
 def _n_digits(number: str) -> int:
@@ -160,4 +180,4 @@ def _n_digits(number: str) -> int:
 def _no_time(cell: str) -> str:
     name = next((name for form, name in _OTHER_FORMS.items() if form.fullmatch(cell)), None)
     looks = f" (it looks like {name})" if name else ""
-    return f"is no time in the form {EXPECTED}{looks}"
+    return f"is no time in the form {_EXPECTED}{looks}"

@@ -1,8 +1,7 @@
-"""The times of a file's rows: what they mean, and the equal intervals that they make."""
+"""The equal intervals that the times of a file's rows make."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.traces.labels import Label, label_of
-from ecorl.carbon.traces.stamps import read_stamps
+from ecorl.carbon.traces.stamps import Times, read_times
 from ecorl.carbon.traces.table import CsvTable
 from ecorl.carbon.traces.trace import Repair
 
@@ -20,29 +18,9 @@ MAX_MISSING = 0.5
 """Largest share of the intervals that may be missing between the rows: of a file with more gaps
 than rows, a wrong date is likelier than a recording."""
 
-_UTC = re.compile(r"(?<![a-z])(utc|gmt)(?![a-z])", re.IGNORECASE)
 _CLOCK_CHANGE_MONTHS = frozenset({3, 4, 9, 10, 11})
 _SUNDAY = 6
 _DAY_S, _MINUTE_S = 86400.0, 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When the rows of a file begin or end.
-
-    Attributes:
-        seconds: ``[n_rows] float64``, s since 1970.
-        are_local: whether the file says neither an offset nor that it means UTC.
-        are_ends: whether they are ends of the rows' intervals.
-        form: that numbers were taken for, as YYYYMMDDHH; None where the file says it.
-        is_guess: whether the numbers may be something else than the form that they fit.
-    """
-
-    seconds: NDArray[np.float64]
-    are_local: bool
-    are_ends: bool = False
-    form: str | None = None
-    is_guess: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,35 +46,6 @@ class Raster:
             values: ``[n_rows] float64``.
         """
         return np.where(self.rows < 0, np.nan, values[self.rows])
-
-
-def read_times(table: CsvTable, column: int) -> Times:
-    """The times in a column: ISO 8601, with an offset or without one, or numbers for them.
-
-    Args:
-        table: the file.
-        column: number of its column with times.
-
-    Raises:
-        DataError: when a cell is no time, some have an offset and others do not, or the name of the
-            column leaves open whether they are begins or ends.
-    """
-    stamps = read_stamps(table, column)
-    is_local = stamps.is_local
-    if is_local.any() and not is_local.all():
-        row = int(np.flatnonzero(is_local != is_local[0])[0])
-        raise table.mistake(row, column, "some times of the column have an offset, others do not")
-    name = table.columns[column] if table.has_header else ""
-    are_local = bool(is_local[0]) and not _UTC.search(name)
-    label = label_of(name)
-    if label is Label.UNCLEAR:
-        why = (
-            "may name begins of intervals or their ends, which are a step apart; name the column"
-            " period_start or period_end"
-        )
-        raise table.header_mistake(column, why)
-    are_ends = label is Label.END or stamps.has_hour_24
-    return Times(stamps.seconds, are_local, are_ends, stamps.form, stamps.is_guess)
 
 
 def lay_out(

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from ecorl.carbon.series import Series
+from ecorl.carbon.traces.stamps import read_times
 from ecorl.carbon.traces.table import read_table
-from ecorl.carbon.traces.times import lay_out, read_times
+from ecorl.carbon.traces.times import lay_out
 from ecorl.errors import DataError
 from ecorl.kinds import Provenance
 

@@ -233,8 +233,8 @@ def test_one_wrong_digit_does_not_make_seconds_of_dates(tmp_path):
 @pytest.mark.parametrize(
     ("form", "name"),
     [
-        ("%d.%m.%Y %H:%M", "begins with day or month"),
-        ("%m/%d/%Y %I:%M:%S %p", "begins with day or month"),
+        ("%d.%m.%Y %H:%M", "day or month first"),
+        ("%m/%d/%Y %I:%M:%S %p", "day or month first"),
         ("%Y/%m/%d %H:%M", "without hyphens"),
         ("%d.%m.%Y %H:%M - %d.%m.%Y 23:59", "both ends of an interval"),
         ("%Y-%m-%dT%H:%MZ/%Y-%m-%dT23:59Z", "both ends of an interval"),
@@ -246,6 +246,7 @@ def test_one_wrong_digit_does_not_make_seconds_of_dates(tmp_path):
         ("%H", "number of an hour"),
         ("HE 7", "number of an hour"),
         ("%Y%m%d1%H", None),
+        ("%Y-%m-%d 24:30", None),
     ],
 )
 def test_other_forms_are_refused_by_their_names(tmp_path, form, name):
