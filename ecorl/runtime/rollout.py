@@ -76,7 +76,7 @@ class Rollout:
     Attributes:
         iteration: the handle of the iteration under way; None before the first.
         sample_ids: ids of the batch's rows, unique within the run.
-        last_work: the newest generation as it turned out; None before the first.
+        last_work: what a pass over the newest batch's rows computes; None before the first.
         barrier_ahead: whether a batch has been generated whose rewards are still to come.
     """
 
@@ -137,7 +137,12 @@ class Rollout:
         return self.start(work)
 
     def end_generation(
-        self, run: StageRun, prompts: Sequence[int], completions: Sequence[int]
+        self,
+        run: StageRun,
+        prompts: Sequence[int],
+        completions: Sequence[int],
+        n_foreign: int = 0,
+        n_dropped: int = 0,
     ) -> None:
         """End a batch of completions.
 
@@ -145,23 +150,16 @@ class Rollout:
             run: from `begin_generation`.
             prompts: tokens of each row's prompt.
             completions: tokens of each row's completion.
+            n_foreign: those of completions that tools or an environment wrote.
+            n_dropped: tokens that the policy made and that are in no completion.
         """
-        lengths = [p + c for p, c in zip(prompts, completions, strict=True)]
-        done = StageWork(
-            stage=Stage.GENERATION,
-            n_sequences=len(lengths),
-            n_tokens=sum(lengths),
-            n_output_tokens=sum(completions),
-            max_length=max(lengths, default=0),
-            model=self._policy,
-        )
-        self.end(run, done)
-        self.last_work = done
+        self.last_work = _rows(run.work, prompts, completions)
+        self.end(run, _generated(self.last_work, n_foreign, n_dropped))
         # A step may generate several batches, so the step alone does not make an id unique.
         self._n_batches += 1
         number = self.iteration.number if self.iteration else 0
         batch = f"{self._prefix}{number}.{self._n_batches}"
-        self.sample_ids = tuple(f"{batch}.{i}" for i in range(len(lengths)))
+        self.sample_ids = tuple(f"{batch}.{i}" for i in range(len(prompts)))
 
     # ------------------------------------------------------------ stages of the GPU path
 
@@ -296,7 +294,12 @@ class Rollout:
         return self.start(StageWork(Stage.GENERATION, 0, 0, 0, 0, self._policy, EVALUATION))
 
     def end_evaluation(
-        self, run: StageRun, prompts: Sequence[int], completions: Sequence[int]
+        self,
+        run: StageRun,
+        prompts: Sequence[int],
+        completions: Sequence[int],
+        n_foreign: int = 0,
+        n_dropped: int = 0,
     ) -> None:
         """End an evaluation.
 
@@ -304,16 +307,10 @@ class Rollout:
             run: from `begin_evaluation`.
             prompts: tokens of each row's prompt.
             completions: tokens of each row's completion.
+            n_foreign: as for `end_generation`.
+            n_dropped: likewise.
         """
-        lengths = [p + c for p, c in zip(prompts, completions, strict=True)]
-        done = replace(
-            run.work,
-            n_sequences=len(lengths),
-            n_tokens=sum(lengths),
-            n_output_tokens=sum(completions),
-            max_length=max(lengths, default=0),
-        )
-        self.end(run, done)
+        self.end(run, _generated(_rows(run.work, prompts, completions), n_foreign, n_dropped))
 
     # ------------------------------------------------------------ training
 
@@ -349,3 +346,21 @@ class Rollout:
         run, self._training = self._training, None
         if run is not None:
             self.end(run, None if gear is None else replace(run.work, gear=gear))
+
+
+def _rows(work: StageWork, prompts: Sequence[int], completions: Sequence[int]) -> StageWork:
+    """Work with the tokens of some rows: what a pass over them computes."""
+    lengths = [p + c for p, c in zip(prompts, completions, strict=True)]
+    return replace(
+        work,
+        n_sequences=len(lengths),
+        n_tokens=sum(lengths),
+        n_output_tokens=sum(completions),
+        max_length=max(lengths, default=0),
+    )
+
+
+def _generated(rows: StageWork, n_foreign: int, n_dropped: int) -> StageWork:
+    """What it took to generate rows: the output is what the policy made, kept or not."""
+    n_output = rows.n_output_tokens - n_foreign + n_dropped
+    return replace(rows, n_tokens=rows.n_tokens + n_dropped, n_output_tokens=n_output)

@@ -8,9 +8,9 @@ methods take and return.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ecorl.runtime.rollout import Rollout
 from ecorl.runtime.runs.record import ending_by
 from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.log_probs import LogProbStages
+from roll_adapters.trl.masks import GeneratedRows, completion_tokens
 from roll_adapters.trl.packing.loss import unscaled
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.rewards import RewardStages
@@ -39,6 +40,7 @@ LOG_PROBS = "_get_per_token_logps_and_entropies"
 
 HOOKED = (
     "_generate",
+    "_generate_single_turn",
     LOG_PROBS,
     "_calculate_rewards",
     "compute_loss",
@@ -49,19 +51,6 @@ HOOKED = (
     "evaluate",
 )
 """Methods of a trainer that are wrapped, on the object only."""
-
-
-@dataclass(slots=True)
-class _Evaluated:
-    """Rows of an evaluation: tokens of each one's prompt, and of its completion."""
-
-    prompts: list[int] = field(default_factory=list)
-    completions: list[int] = field(default_factory=list)
-
-    def add(self, prompt_ids: Sequence[Sized], completion_ids: Sequence[Sized]) -> None:
-        """Add rows by their tokens."""
-        self.prompts += [len(p) for p in prompt_ids]
-        self.completions += [len(c) for c in completion_ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +120,8 @@ class TrlAttachment:
         self._rollout = Rollout(runtime, self._policy_shape, prefix, width)
         self._rewards = RewardStages(trainer, self._rollout, frozen, self.packing)
         self._log_probs = LogProbStages(trainer, self._rollout, frozen, self.packing)
-        self._evaluated: _Evaluated | None = None
+        self._evaluated: GeneratedRows | None = None
+        self._n_sampled = 0
         self._told = False
         self._logged = runtime.totals() if runtime.is_head else RunTotals()
         self._original: dict[str, Original] = {}
@@ -143,6 +133,7 @@ class TrlAttachment:
         """Put the hooks in place, on the object only; its class stays as it is."""
         hooks = (
             self._generate,
+            self._generate_single_turn,
             self._per_token_logps,
             self._calculate_rewards,
             self._compute_loss,
@@ -234,21 +225,27 @@ class TrlAttachment:
 
     def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
         original = self._original["_generate"]
+        self._n_sampled = 0
         if not self.training:
             output = original(prompts, *args, **kwargs)
             if self._evaluated is not None:
-                self._evaluated.add(output[0], output[1])
+                self._evaluated.add(output, self._n_sampled)
             return output
         self._rewards.forget()
         limit = int(self.trainer.max_completion_length or 0)  # None: no limit, so none is known
         run = self._rollout.begin_generation(*self._step(), len(prompts), limit)
         output = original(prompts, *args, **kwargs)
-        prompt_ids, completion_ids = output[0], output[1]
-        self._rollout.end_generation(
-            run, [len(p) for p in prompt_ids], [len(c) for c in completion_ids]
-        )
+        rows = GeneratedRows()
+        rows.add(output, self._n_sampled)
+        self._rollout.end_generation(run, *rows.counts())
         completions = output[3] if len(output) > 3 else output[2]
-        self._rewards.submit(prompts, completions, completion_ids)
+        self._rewards.submit(prompts, completions, output[1])
+        return output
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        """Count what is sampled: TRL cuts off what a turn has beyond the longest completion."""
+        output = self._original["_generate_single_turn"](*args, **kwargs)
+        self._n_sampled += sum(map(len, output[0] if isinstance(output, tuple) else output))
         return output
 
     # ------------------------------------------------------------ log-probs
@@ -310,7 +307,7 @@ class TrlAttachment:
             with self.runtime.clock, nullcontext() if gears is None else gears.within():
                 packing.compare_training(self._original[LOG_PROBS], model, inputs)
         if self.training and not self._rollout.training:
-            n_output = int(inputs["completion_mask"].sum())
+            n_output = completion_tokens(self.trainer, inputs)
             n_tokens = n_output + int(inputs["prompt_mask"].sum())
             n_rows = int(inputs["completion_ids"].shape[0])
             label = None if gears is None else gears.label
@@ -351,7 +348,7 @@ class TrlAttachment:
             return original(*args, **kwargs)
 
     @contextmanager
-    def evaluating(self) -> Iterator[_Evaluated]:
+    def evaluating(self) -> Iterator[GeneratedRows]:
         """Account what is done inside the block as an evaluation; all processes enter it.
 
         Evaluations inside it belong to it. One that an exception ends is in no record.
@@ -360,12 +357,12 @@ class TrlAttachment:
             yield self._evaluated
             return
         run = self._rollout.begin_evaluation()
-        self._evaluated = rows = _Evaluated()
+        self._evaluated = rows = GeneratedRows()
         try:
             yield rows
         finally:
             self._evaluated = None
-        self._rollout.end_evaluation(run, rows.prompts, rows.completions)
+        self._rollout.end_evaluation(run, *rows.counts())
 
     # ------------------------------------------------------------ checkpoints
 

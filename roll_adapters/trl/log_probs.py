@@ -14,10 +14,11 @@ import torch
 
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.torch.padding import prompt_and_completion
-from ecorl.records import Action, ModelShape, Stage, StageWork
+from ecorl.records import Action, ModelShape, Stage
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.rollout import InferenceCall, Rollout
 from roll_adapters.trl.adapters import OWN_REFERENCE, answers_for_reference, is_own_reference
+from roll_adapters.trl.masks import pad_token_id
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.reference import ReferenceCall
 
@@ -82,9 +83,12 @@ class LogProbStages:
         else:
             is_reference = self._trainer.ref_model is not None and model is self._trainer.ref_model
         forward = self._packed(original, Stage.REFERENCE if is_reference else OLD_LOG_PROBS)
+        call = ReferenceCall(
+            forward, model, input_ids, attention_mask, logits_to_keep, batch_size,
+            pad_token_id(self._trainer),
+        )  # fmt: skip
         if not is_reference:
-            return self._old_log_probs(own(forward), input_ids)
-        call = ReferenceCall(forward, model, input_ids, attention_mask, logits_to_keep, batch_size)
+            return self._old_log_probs(call, own(forward))
         plain = not args and not any(kwargs.values())  # no images, no entropies
         return self._reference(call, own(forward), may_offload=plain and not is_own)
 
@@ -100,7 +104,7 @@ class LogProbStages:
         self, call: ReferenceCall, own: Callable[[], Any], *, may_offload: bool
     ) -> tuple[Any, Any, Any]:
         """Answer for the reference: with a tensor that the barrier fills, or as TRL itself does."""
-        work = call.work(self._shape(Stage.REFERENCE))
+        work = call.work(Stage.REFERENCE, self._shape(Stage.REFERENCE))
         if is_own_reference(self._trainer):
             work = replace(work, kept_because=OWN_REFERENCE)
         target: list[torch.Tensor] = []
@@ -136,16 +140,10 @@ class LogProbStages:
             self._rollout.join(Stage.REFERENCE)
         return target[0], None, None
 
-    def _old_log_probs(self, own: Callable[[], Any], input_ids: torch.Tensor) -> Any:
+    def _old_log_probs(self, call: ReferenceCall, own: Callable[[], Any]) -> Any:
         """Account the policy's forward before training as training work without output tokens."""
-        work = StageWork(
-            stage=Stage.ACTOR_TRAIN,
-            n_sequences=int(input_ids.shape[0]),
-            n_tokens=int(input_ids.numel()),
-            n_output_tokens=0,
-            max_length=int(input_ids.shape[1]),
-            model=self._shape(Stage.ACTOR_TRAIN),
-        )
+        work = call.work(Stage.ACTOR_TRAIN, self._shape(Stage.ACTOR_TRAIN))
+        work = replace(work, n_output_tokens=0)
         run = self._rollout.start(work)
         output = own()
         self._rollout.end(run)

@@ -37,6 +37,7 @@ from ecorl.trainer.optimizer.adamw import (
 from roll_adapters.trl.gears.measuring import GearMeasurement, measure, tells_of_gradient
 from roll_adapters.trl.gears.micro_batches import MicroBatch, TrainerMemory, repeat
 from roll_adapters.trl.gears.setup import bare_model, make_gears
+from roll_adapters.trl.masks import completion_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +255,8 @@ class TrlGears:
             return loss
         is_kept = not step.is_redoing and self.box.may_overflow(step.gear)
         if not step.is_redoing:
-            step.tokens += int(inputs["completion_mask"].sum()) + int(inputs["prompt_mask"].sum())
+            n_output = completion_tokens(self._trainer, inputs)
+            step.tokens += n_output + int(inputs["prompt_mask"].sum())
         if is_kept:
             random, before = RandomState.now(self._device), TrainerMemory.of(self._trainer)
         # Released when the backward pass is over, which may compute parts of the forward anew.

@@ -1,0 +1,100 @@
+"""What TRL's masks say of a batch's tokens: which the policy made, and which a pass computes.
+
+A mask of tools or of an environment (``tool_mask``, ``env_mask``) says who wrote a completion's
+tokens. ``completion_mask`` is of the loss: with ``mask_truncated_completions`` it is 0 over whole
+completions, which the policy made and every pass computes like the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(slots=True)
+class GeneratedRows:
+    """Rows that were generated; the fields are arguments of `Rollout.end_generation`."""
+
+    prompts: list[int] = field(default_factory=list)
+    completions: list[int] = field(default_factory=list)
+    n_foreign: int = 0
+    n_dropped: int = 0
+
+    def add(self, output: Sequence[Any], n_sampled: int) -> None:
+        """Add rows.
+
+        Args:
+            output: of the trainer's ``_generate``: GRPO's third part is the mask of tools and
+                environments, or None; RLOO's three parts have none.
+            n_sampled: tokens that the trainer's own generation has sampled for them.
+        """
+        lengths = [len(c) for c in output[1]]
+        n_foreign = _foreign(output)
+        self.prompts += [len(p) for p in output[0]]
+        self.completions += lengths
+        self.n_foreign += n_foreign
+        # Fewer where a rollout of the user's own generates elsewhere.
+        self.n_dropped += max(0, n_sampled - (sum(lengths) - n_foreign))
+
+    def counts(self) -> tuple[list[int], list[int], int, int]:
+        """The fields, in order."""
+        return self.prompts, self.completions, self.n_foreign, self.n_dropped
+
+
+def computed(ids: torch.Tensor, mask: torch.Tensor, pad_token_id: int) -> torch.Tensor:
+    """Find the tokens of completions among their padding, those that the loss leaves out too.
+
+    A completion that is masked because it was cut off does not end in padding: TRL takes one that
+    does for finished.
+
+    Args:
+        ids: ``[n_rows, n_columns] int64``, padded on the right.
+        mask: same shape, 0 for padding and for what the loss leaves out.
+        pad_token_id: of the policy's tokenizer.
+
+    Returns:
+        ``[n_rows, n_columns] bool``.
+    """
+    return reach(mask.bool() | (ids != pad_token_id))
+
+
+def reach(mask: torch.Tensor) -> torch.Tensor:
+    """Extend a mask in each row from its first column to the last one that is set.
+
+    Args:
+        mask: ``[n_rows, n_columns]``.
+
+    Returns:
+        Same shape, bool.
+    """
+    return mask.flip(1).cumsum(1).flip(1) > 0
+
+
+def completion_tokens(trainer: Any, inputs: Mapping[str, Any]) -> int:
+    """Count the tokens of completions in a micro-batch of training.
+
+    Args:
+        trainer: the TRL trainer.
+        inputs: of the micro-batch.
+    """
+    ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+    return int(computed(ids, mask, pad_token_id(trainer)).sum())
+
+
+def pad_token_id(trainer: Any) -> int:
+    """Tell with what a trainer pads completions.
+
+    Args:
+        trainer: the TRL trainer.
+    """
+    processing = trainer.processing_class  # of a model that reads images it holds the tokenizer
+    return int(getattr(processing, "tokenizer", processing).pad_token_id)
+
+
+def _foreign(output: Sequence[Any]) -> int:
+    """Count the tokens of completions that tools or an environment wrote."""
+    mask = output[2] if len(output) > 3 else None
+    return 0 if mask is None else sum(len(row) - int(sum(row)) for row in mask)
