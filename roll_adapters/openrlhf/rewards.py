@@ -88,7 +88,7 @@ class ResponseTimes:
 
     def __init__(self) -> None:
         self.n_responses = 0
-        self._n_tokens = self._n_output = self._longest = 0
+        self._n_tokens = self._n_made = self._n_completion = self._longest = 0
         self._generated: list[Interval] = []
         self._fetched: list[Interval] = []
 
@@ -97,7 +97,10 @@ class ResponseTimes:
         n_tokens = len(response["observation_tokens"])
         self.n_responses += 1
         self._n_tokens += n_tokens
-        self._n_output += sum(end - start for start, end in response["action_ranges"])
+        actions = response["action_ranges"]
+        self._n_made += sum(end - start for start, end in actions)
+        # What an environment says between actions and behind them is read with them.
+        self._n_completion += n_tokens - min((start for start, _ in actions), default=n_tokens)
         self._longest = max(self._longest, n_tokens)
         generated, fetched = response.get(TIMES, ((), ()))
         self._generated += generated
@@ -110,8 +113,9 @@ class ResponseTimes:
             stage: which of the two.
             shape: of its model.
         """
+        n_output = self._n_made if stage is Stage.GENERATION else self._n_completion
         n, longest = self.n_responses, self._longest
-        return StageWork(stage, n, self._n_tokens, self._n_output, longest, shape)
+        return StageWork(stage, n, self._n_tokens, n_output, longest, shape)
 
     @property
     def generation(self) -> list[Interval]:

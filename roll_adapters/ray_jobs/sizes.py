@@ -16,7 +16,8 @@ class RolloutSizes:
     Attributes:
         n_rows: rows.
         n_tokens: tokens of all rows, without padding.
-        n_output_tokens: those of their completions.
+        n_output_tokens: those of their completions, or what the policy made of them where the
+            sizes are of a generation.
         max_length: tokens of the longest row.
     """
 
@@ -27,18 +28,17 @@ class RolloutSizes:
 
     @classmethod
     def of(cls, masks: Iterable[tuple[Any, Any]]) -> RolloutSizes:
-        """Count the tokens of padded batches.
+        """Count the tokens that a pass over padded batches computes.
 
         Args:
-            masks: of each batch a pair of tensors ``[n, ...]``, not 0 where a token is real, and
-                where it is one of the completion's.
+            masks: of each batch a pair of tensors ``[n, ...]``, as for `completion_lengths`.
         """
         pairs = list(masks)
         lengths = [attention.long().sum(1) for attention, _ in pairs]
         return cls(
             n_rows=sum(len(each) for each in lengths),
             n_tokens=sum(int(each.sum()) for each in lengths),
-            n_output_tokens=sum(int(completion.sum()) for _, completion in pairs),
+            n_output_tokens=sum(int(completion_lengths(*pair).sum()) for pair in pairs),
             max_length=max((int(each.max()) for each in lengths), default=0),
         )
 
@@ -69,3 +69,20 @@ class RolloutSizes:
             model=shape,
             role_name=role_name,
         )
+
+
+def completion_lengths(attention: Any, made: Any) -> Any:
+    """Count the tokens of completions: from the first one that the policy made to the row's end.
+
+    What an environment or a tool said in between is among them, since every pass computes it.
+
+    Args:
+        attention: ``[n, length]``, not 0 where a token is real.
+        made: ``[n, length]``, not 0 for tokens that the policy made; or without a first column,
+            since a row's first token is never one of them.
+
+    Returns:
+        ``[n] int64``.
+    """
+    real = attention[:, attention.shape[1] - made.shape[1] :].bool()
+    return (real & (made.long().cumsum(1) > 0)).sum(1)

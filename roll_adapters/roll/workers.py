@@ -36,9 +36,10 @@ from ecorl.runtime.overhead import HookTime
 from ecorl.runtime.ray.remote import RemoteRuntime
 from roll_adapters.ray_jobs.comparison import record_comparison
 from roll_adapters.ray_jobs.models import local_folder
-from roll_adapters.ray_jobs.sizes import RolloutSizes
+from roll_adapters.ray_jobs.sizes import RolloutSizes, completion_lengths
 from roll_adapters.roll.invitation import WorkerInvitation, invited
 from roll_adapters.roll.stages.roles import REWARD_PREFIX, reward_role
+from roll_adapters.roll.stages.rows import made_of
 from roll_adapters.roll.times import STEP
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class RewardModelWorker(Worker):
         first = self._count
         self._count += len(rows)
         ids = [f"{step + 1}.{self.rank}.{first + i}" for i in range(len(rows))]
-        counts = data.batch["response_mask"].sum(1).tolist()
+        counts = completion_lengths(data.batch["attention_mask"], made_of(data)).tolist()
         return _Request(rows, counts, ids, step, asyncio.get_running_loop().create_future())
 
     # ------------------------------------------------------------ batches

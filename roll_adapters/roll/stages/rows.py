@@ -21,7 +21,16 @@ _NO_LABEL = -100
 
 
 def sizes_of(batch: Any) -> RolloutSizes:
-    """Count the tokens of a batch.
+    """Count the tokens that a pass over a batch computes.
+
+    Args:
+        batch: ROLL's ``DataProto``, as for `made_of`.
+    """
+    return RolloutSizes.of([(batch.batch["attention_mask"], made_of(batch))])
+
+
+def made_of(batch: Any) -> Any:
+    """Find where the completions of a batch begin: ``[B, S]``, as for `completion_lengths`.
 
     Args:
         batch: ROLL's ``DataProto`` with ``attention_mask`` and ``response_mask`` ``[B, S]``;
@@ -29,14 +38,15 @@ def sizes_of(batch: Any) -> RolloutSizes:
             response's, and of preference pairs (``prompt_id_lens``) those behind the prompt.
     """
     tensors = batch.batch
+    attention = tensors["attention_mask"].long()
     if "response_mask" in tensors:
-        completion = tensors["response_mask"]
-    elif "prompt_id_lens" in tensors:
-        attention = tensors["attention_mask"].long()
-        completion = attention * (attention.cumsum(1) > tensors["prompt_id_lens"][:, None])
-    else:
-        completion = tensors["labels"] != _NO_LABEL
-    return RolloutSizes.of([(tensors["attention_mask"], completion)])
+        made = tensors["response_mask"].bool()
+        if "prompt_mask" in tensors:  # tells of a response that the loss leaves out as a whole
+            made = made | (attention.bool() & ~tensors["prompt_mask"].bool())
+        return made
+    if "prompt_id_lens" in tensors:
+        return attention * (attention.cumsum(1) > tensors["prompt_id_lens"][:, None])
+    return tensors["labels"] != _NO_LABEL
 
 
 class StepRows:

@@ -116,9 +116,10 @@ def test_the_gpu_path_is_openrlhf_s_own_with_a_record_beside_it():
     assert runtime.roles("submit") == []
     assert runtime.numbers == [1]
     works = {(r.work.role, r.work.n_sequences): r.work for r in runtime.runs}
-    # The policy's forward before the step has no output of its own; training reads rows twice.
+    # The policy's forward before the step has no output of its own; training reads rows twice,
+    # and what an environment said between a row's actions with them.
     assert works["actor_train", 4].n_output_tokens == 0
-    assert works["actor_train", 8].n_output_tokens == 2 * 6
+    assert works["actor_train", 8].n_output_tokens == 2 * 8
     assert runtime.record.metrics == {(1, "loss"): 0.5}
 
 

@@ -102,13 +102,15 @@ def test_the_exact_path_s_answers_are_picked_row_by_row(rollout, data):
 
 @settings(deadline=None)
 @given(rollouts(), st.integers(1, 3))
-def test_work_counts_real_tokens_and_actions(rollout, passes):
+def test_a_pass_computes_real_tokens_and_all_from_the_first_action_on(rollout, passes):
     rows, parts, ids = rollout
     found = RolloutRows(parts, ids)
     work = found.sizes.work(Stage.ACTOR_TRAIN, None, passes=passes)
     assert work.n_sequences == len(rows) * passes == len(found) * passes
     assert work.n_tokens == sum(len(tokens) for tokens, _ in rows) * passes
-    assert work.n_output_tokens == sum(sum(actions) for _, actions in rows) * passes
+    n_output = sum(found.batch(Stage.REFERENCE, 1.0).n_completion)
+    assert n_output == sum(len(actions) - first_action(actions) for _, actions in rows)
+    assert work.n_output_tokens == n_output * passes
     assert work.max_length == max(len(tokens) for tokens, _ in rows)
     assert found.sizes.work(Stage.ACTOR_TRAIN, None, has_output=False).n_output_tokens == 0
 

@@ -39,7 +39,7 @@ METHODS = (
 )  # fmt: skip
 DOMAINS = ["math", "code", "code", "math", "math", "code"]
 SIZES = RolloutSizes(2, 20, 8, 12)
-N_TOKENS, N_OUTPUT = 23, 10
+N_TOKENS, N_OUTPUT = 23, 13
 
 
 def wrapped():

@@ -239,7 +239,7 @@ def test_rewards_are_timed_but_for_workers_that_tell_of_themselves(rollout):
     for domain in ("math", "own"):
         assert asyncio.run(context.compute_rewards(batch, domain)) == "rewards"
     sizes = {key: sizes for key, (sizes, _) in told(taken(scheduler)).items()}
-    assert sizes == {("ahead", Stage.REWARD, "math"): RolloutSizes(6, 23, 10, 6)}
+    assert sizes == {("ahead", Stage.REWARD, "math"): RolloutSizes(6, 23, 13, 6)}
 
 
 def test_validation_is_no_stage(rollout):
@@ -339,7 +339,7 @@ def test_a_batch_is_a_stage_of_the_run(worker, bad):
     assert right(rewarded(made, *requests), requests)
     (run,) = runtime.of("reward")
     assert (run.work.role, run.stage.iteration.number) == ("reward:math", 4)
-    assert (run.work.n_sequences, run.work.n_output_tokens) == (4, 6)
+    assert (run.work.n_sequences, run.work.n_output_tokens) == (4, 9)
     assert run.batch.sample_ids == ("4.0.0", "4.0.1", "4.0.2", "4.0.3")
     assert set(run.batch.n_completion) == {0}
     # The first batch is compared with the model here, once.

@@ -123,12 +123,13 @@ def test_what_is_said_between_the_turns_of_a_response_is_computed_and_masked():
 
 @settings(deadline=None)
 @given(steps(), st.integers(1, 3))
-def test_sizes_count_real_tokens_and_responses(step, passes):
+def test_sizes_count_what_a_pass_computes(step, passes):
     rows, padded = step
     work = sizes_of(padded).work(Stage.ACTOR_TRAIN, None, passes=passes)
     assert work.n_sequences == len(rows) * passes
     assert work.n_tokens == sum(len(tokens) for tokens, _ in rows) * passes
-    assert work.n_output_tokens == sum(sum(mask) for _, mask in rows) * passes
+    n_output = sum(len(mask) - first_taken(mask) for _, mask in rows)
+    assert work.n_output_tokens == n_output * passes
     assert work.max_length == max(len(tokens) for tokens, _ in rows)
 
 
