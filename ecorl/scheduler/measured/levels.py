@@ -51,6 +51,7 @@ class MeasuredLevels:
         # Plain tuples: of the figures of all stages a decision asks for those of one.
         self._readings: dict[int, tuple[Number, ...]] = {}
         self._n_rows = n_rows
+        self._trained_length: float | None = None
         self._lengths = list(map(float, table.lengths))
         self._first = math.log(self._lengths[0])
         self._slope = (len(self._lengths) - 1) / (math.log(self._lengths[-1]) - self._first)
@@ -93,6 +94,7 @@ class MeasuredLevels:
         self._readings = {}
         powers: list[float] = []
         measured: list[int] = []
+        self._trained_length = _trained_length(state)
         for place, costs in costs_by_place(state).items():
             # With one model to a stage, as nearly always, there is nothing to compare.
             one = costs[0] if len(costs) == 1 else None
@@ -200,14 +202,19 @@ class MeasuredLevels:
 
         They are compared at the length of the measured rows, so that longer rows do not pass for
         slower ones; beyond the table's lengths, and where it is not known, at the nearest and the
-        middle one.
+        middle one. Generation has made a part of each row: the rows are as long as training reads
+        them, and the rest is a tool's or an environment's.
         """
-        length = self._lengths[len(self._lengths) // 2]
+        length, made = self._lengths[len(self._lengths) // 2], 1.0
         time_s, energy_j = _figures(cost, n_recent)
         if n_recent and cost.mean_length:
-            length = min(max(cost.mean_length, self._lengths[0]), self._lengths[-1])
+            length = cost.mean_length
+            if cost.stage is Stage.GENERATION and self._trained_length:
+                length = self._trained_length
+                made = cost.mean_length / length
+            length = min(max(length, self._lengths[0]), self._lengths[-1])
         low, share = self.place(length)
-        values, n_tokens, ratios = self.values[low], self._n_rows * length, []
+        values, n_tokens, ratios = self.values[low], self._n_rows * length * made, []
         for column in columns.times:
             shorter, longer = values[column]
             computed_s = shorter + (longer - shorter) * share
@@ -221,6 +228,14 @@ class MeasuredLevels:
             computed_j = shorter + (longer - shorter) * share
             ratios.append(energy_j * n_tokens / computed_j if computed_j > 0 else 0.0)
         return ratios
+
+
+def _trained_length(state: SchedulerState) -> float | None:
+    """Return the mean completion that the policy was trained on lately, tokens; None: not known."""
+    for path in state.paths:
+        if path.stage is Stage.ACTOR_TRAIN and not path.on_card:
+            return path.mean_length
+    return None
 
 
 def _figures(cost: PathCost, n_recent: int) -> tuple[float, float | None]:

@@ -210,6 +210,19 @@ def test_generation_costs_what_it_has_cost_whatever_its_longest_row(table):
     assert work.generation_j == pytest.approx(0.5 * ROWS * LENGTH)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_generation_is_priced_by_the_policy_s_part_of_the_rows(table, share):
+    """A quarter of each row is the policy's: the rest, an environment's, is read and not made."""
+    n_made = share * LENGTH
+    paths = (
+        path(Stage.GENERATION, 1e-3, 0.5, n_recent=10**9, mean_length=n_made),
+        on_gpu(table, Stage.ACTOR_TRAIN, 1.0, 1.0, float(LENGTH)),
+    )
+    work = table.work(state(paths))
+    assert work.generation_s == pytest.approx(1e-3 * ROWS * n_made)
+    assert work.generation_j == pytest.approx(0.5 * ROWS * n_made)
+
+
 @pytest.mark.parametrize("is_on_card", [False, True])
 def test_models_of_a_stage_count_alone_at_hand_and_together_elsewhere(table, is_on_card):
     make = on_card if is_on_card else on_gpu
