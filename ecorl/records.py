@@ -6,6 +6,17 @@
 Every record is frozen. A missing figure is None, never 0, and each figure says where it came
 from (`Provenance`). Times are seconds of ``time.monotonic()``, which on Linux is one clock for
 all processes of a machine; a reader of the ledger gives those of other machines in the head's.
+
+Tokens are counted the same way in each record, for every framework, and never by what a loss masks:
+
+- ``n_output_tokens``, the N_out of Eq. 4. Of generation: the tokens that the policy made, their
+  EOS among them, also of samples that were thrown away or cut off; not what a tool or an
+  environment wrote. Of every other stage: the tokens of the completions that its pass computed,
+  from the first one that the policy made to the end of the row, what a tool or an environment
+  wrote among them. Once for each pass: an epoch more counts them once more. 0 for a pass beside
+  the one that the stage is for, such as old log-probs before training.
+- ``n_tokens``: the same and what was read with them (prompts; in generation also what a tool or an
+  environment wrote), without padding, each token of a row once.
 """
 
 from __future__ import annotations
@@ -223,7 +234,7 @@ class StageWork:
     Attributes:
         n_sequences: rows in the batch.
         n_tokens: tokens that pass through the model (prompt and completion), summed over rows.
-        n_output_tokens: completion tokens, the N_out of Eq. 4. For generation an expectation.
+        n_output_tokens: the N_out of Eq. 4; see above. For generation an expectation.
         max_length: longest row in tokens.
         model: shape of the model that runs, or None when unknown.
         role_name: which of the stage's models runs; empty where it has only one.

@@ -21,9 +21,11 @@ _ALWAYS = (
     "simulated card it is the simulation's run time, which enters neither the card's energy nor "
     "any EDI.",
     "EDI (J/token) is mean power x time over output tokens: the joules of all calls that have an "
-    "energy figure and no fault, over their output tokens. The spread is the standard deviation "
-    "over single calls. SD is the standard deviation of single calls, SE the standard error of a "
-    "mean.",
+    "energy figure and no fault, over their output tokens. Those of generation are the tokens that "
+    "the policy made; those of other stages are the completions' tokens that they computed, also "
+    "what tools and environments wrote, and what a loss leaves out. The spread is the standard "
+    "deviation over single calls. SD is the standard deviation of single calls, SE the standard "
+    "error of a mean.",
     "Useful energy: generation, scoring and training whose results were kept, and evaluations "
     "that are a row of their own. Wasted: superseded work (done after the checkpoint from which "
     "the run was resumed), waits at the completion "

@@ -141,7 +141,7 @@ class SoftwareCarbonIntensity:
         operational_g: E I: energy of the machines with the PUE of its time, times the intensity.
         embodied_g: M: emissions of making the hardware, by its share of reserved time; None where
             nothing is stated of them: the figures are then the operational part alone.
-        per_token_g: R = output tokens that were generated and kept; None without any.
+        per_token_g: R = output tokens of generation that is not superseded; None without any.
         per_sequence_g: R = sequences that were generated and kept, or where nothing is generated
             the samples that were trained on; None without any. ``sequence`` says which.
         per_run_g: R = this run.

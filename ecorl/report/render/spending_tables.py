@@ -78,7 +78,7 @@ def energy_section(s: Spending) -> Section:
         ("output tokens per J", lambda c: tokens_cell(c, s, "at most")),
     ]
     totals = table(heads, [(name, *(cell(c) for c in s.shown)) for name, cell in lines])
-    lead = f"{count(s.n_output_tokens)} output tokens were generated and kept. "
+    lead = f"{count(s.n_output_tokens)} output tokens were generated, superseded work left out. "
     lead += f"{share(s.covered_share)} of the stage calls have an energy figure."
     if any(p.cause in OTHER_CAUSES for p in s.parts):
         lead += f" {beside_words(s)[0].upper()}{beside_words(s)[1:]}."
