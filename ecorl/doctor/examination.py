@@ -148,7 +148,7 @@ def _cards() -> tuple[tuple[CardFindings, ...], str | None]:
 
 def _rapl() -> tuple[tuple[str, ...], str | None]:
     try:
-        return tuple(zone.name for zone in rapl.find_zones()), None
+        return tuple(zone.label for zone in rapl.distinct(rapl.find_zones())), None
     except DriverError as error:
         return (), f"{type(error).__name__}: {error}"
 

@@ -57,7 +57,7 @@ class _Zone:
 
 
 class RaplSource:
-    """CPU packages (``cpu0``, ...) and their memory (``dram0``, ...).
+    """CPU packages (``cpu0``, ...) and their memory (``dram0``, ...), each counter once.
 
     RAPL has no power reading: ``power_w`` is the rise of the counter since the last reading over
     the time that passed, so it lags by one interval. ``energy_j`` is the counter itself. A counter
@@ -84,7 +84,7 @@ class RaplSource:
         Raises:
             DriverError: see `ecorl.drivers.rapl.find_zones`.
         """
-        zones = rapl.find_zones(self._root)
+        zones = rapl.distinct(rapl.find_zones(self._root))
         self._zones = tuple(_Zone(zone, rapl.UnwrappedCounter(zone.range_j)) for zone in zones)
         self.read()
 
@@ -96,7 +96,7 @@ class RaplSource:
         """The zones with the kernel's names."""
         return tuple(
             DeviceInfo(
-                z.zone_id, DeviceKind.CPU, self.provenance, f"rapl:{z.name}", f"RAPL {z.name}"
+                z.zone_id, DeviceKind.CPU, self.provenance, f"rapl:{z.name}", f"RAPL {z.label}"
             )
             for z in (state.zone for state in self._zones)
         )

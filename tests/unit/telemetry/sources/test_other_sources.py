@@ -1,8 +1,10 @@
 """Modelled, RAPL and replay: what is particular to each."""
 
+import contextlib
 import os
 import statistics
 import subprocess
+import threading
 
 import pytest
 
@@ -175,12 +177,13 @@ def test_rapl_power_is_the_rise_of_the_counter_across_a_wrap(tmp_path):
 
 
 @pytest.fixture
-def package(tmp_path):
+def package(tmp_path, request):
     """A package of 262143 J range at a given counter; reads it at a given time."""
+    range_uj = getattr(request, "param", "262143000000")
     zone = tmp_path / "intel-rapl:0"
     zone.mkdir()
     (zone / "name").write_text("package-0")
-    (zone / "max_energy_range_uj").write_text("262143000000")
+    (zone / "max_energy_range_uj").write_text(range_uj)
     source = RaplSource(tmp_path)
 
     def read(t_s, raw_j):
@@ -212,6 +215,75 @@ def test_rapl_counter_that_starts_again_is_marked(package):
     assert max(energies_j) < 100_100
     assert record.energy("cpu0", 0.0, 0.4).energy_j is None
     assert record.energy("cpu0", 0.3, 0.4).counter_energy_j == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("package", ["0"], indirect=True)
+def test_rapl_counter_that_falls_is_unknown_where_its_range_is(package):
+    """It may have wrapped or begun anew: neither the joules of the fall nor later ones are told."""
+    record = PowerHistory(2.0)
+    samples = [package(0.1 * i, 100.0 + 10.0 * i) for i in range(11)]
+    samples += [package(1.1 + 0.1 * i, 5.0 + 10.0 * i) for i in range(11)]
+    record.add(samples)
+    assert [s.error for s in samples] == [None] * 11 + ["CounterReset"] * 11
+    assert all((s.power_w, s.energy_j) == (None, None) for s in samples[11:])
+    assert record.energy("cpu0", 0.0, 1.0).energy_j == pytest.approx(100.0)
+    for window in ((0.0, 2.0), (1.3, 1.9)):
+        assert record.energy("cpu0", *window).energy_j is None
+
+
+def test_rapl_zones_of_one_counter_are_one_device(tmp_path):
+    """Dies of one socket, their memory, and a second view of the same name; and another socket."""
+    names = {"0": "package-0-die-0", "0:0": "dram", "1": "package-0-die-1", "1:0": "dram"}
+    own = {"2": ("package-1", "7000000"), "3": ("package-1", "9000000")}
+    shared = {"": tmp_path / "package_uj", ":0": tmp_path / "dram_uj"}
+    root = tmp_path / "powercap"
+    for number, name in names.items():
+        zone = make_zone(root / f"intel-rapl:{number}", name)
+        (zone / "energy_uj").symlink_to(shared[number[1:]])
+    for number, (name, energy_uj) in own.items():
+        (make_zone(root / f"intel-rapl:{number}", name) / "energy_uj").write_text(energy_uj)
+    with counting(shared.values()):
+        source = RaplSource(root)
+        source.open()
+    assert source.device_ids() == ("cpu0-die-0", "cpu1", "cpu1-3", "dram0-die-0")
+    assert [d.name for d in source.describe()] == [
+        "RAPL package-0-die-0 (shown as package-0-die-1 too)",
+        "RAPL package-1",
+        "RAPL package-1",
+        "RAPL dram (shown as dram too)",
+    ]
+
+
+def make_zone(folder, name):
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(name)
+    (folder / "max_energy_range_uj").write_text("262143000000")
+    return folder
+
+
+@contextlib.contextmanager
+def counting(files):
+    """Let counters rise by 1 J each millisecond or so, the second from another value."""
+    done = threading.Event()
+
+    def count():
+        uj = 5_000_000
+        while not done.wait(0.001):
+            uj += 1_000_000
+            for i, file in enumerate(files):
+                new = file.with_suffix(".new")
+                new.write_text(str(uj + i * 400_000_000))
+                new.replace(file)
+
+    for file in files:
+        file.write_text("5000000")
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_rapl_counter_that_leaps_is_marked(package):
