@@ -111,6 +111,8 @@ class EnergyMethod(StrEnum):
     INTEGRAL = "integral"  # the zero-order-hold integral of the power readings
     # the integral, since the counter stood still while the device drew power
     INTEGRAL_COUNTER_STOPPED = "integral_counter_stopped"
+    # the integral, since the counter counts something else than the device
+    INTEGRAL_COUNTER_FOREIGN = "integral_counter_foreign"
     DISPUTED = "disputed"  # none: counter and integral lie too far apart to believe either
     MODEL = "model"  # the running integral of a power model, which stands in the counter's place
     CYCLE_MODEL = "cycle_model"  # the cycle model of a card's kernels

@@ -21,7 +21,7 @@ Tokens are counted the same way in each record, for every framework, and never b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ecorl.kinds import EVALUATION as EVALUATION
 from ecorl.kinds import EVALUATION_ROLE as EVALUATION_ROLE
@@ -132,6 +132,18 @@ LOSS_ERRORS = frozenset(
 the driver may have been reloaded, or what counts in the sampling process (wraps of RAPL, the joules
 of a model) began anew with it. No rise of a counter is counted across them."""
 
+FOREIGN_COUNTER = "ForeignCounter"
+"""Value of `PowerSample.error` of readings whose energy counter is not the device's own, or not in
+its units. Their power stands; their counter is the evidence, and bills nothing."""
+
+MIN_COVERAGE = 0.95
+"""Least share of a window that valid readings must cover for its integral to be used as energy.
+
+Invented. Nothing is extrapolated over the uncovered part, so an integral understates the energy
+by about the uncovered share; 0.95 keeps that at the size of an instrument's own error. Below it the
+integral is still reported as such, next to its coverage, and the energy is missing.
+"""
+
 MAX_POWER_W = 1e6
 MAX_ENERGY_J = 2**53 / 1e3
 """Bounds beyond which a figure of any source is missing: a megawatt, and the largest count of mJ
@@ -193,6 +205,18 @@ class StageEnergy:
         readings.
         """
         return self.n_samples >= 2 or self.method is EnergyMethod.CYCLE_MODEL
+
+    def by_power(self) -> StageEnergy:
+        """The same by its power readings alone: the counter is not the device's."""
+        energy_j = self.integral_energy_j
+        # Summed spans round: a fully covered window may come out a bit below 1.
+        if energy_j is None or self.coverage < MIN_COVERAGE - 1e-9:
+            return replace(self, energy_j=None, mean_power_w=None, method=EnergyMethod.NONE)
+        mean_w = self.mean_power_w
+        if self.energy_j and mean_w is not None:
+            mean_w *= energy_j / self.energy_j
+        method = EnergyMethod.INTEGRAL_COUNTER_FOREIGN
+        return replace(self, energy_j=energy_j, mean_power_w=mean_w, method=method)
 
 
 @dataclass(frozen=True, slots=True)

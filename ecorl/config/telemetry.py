@@ -17,7 +17,7 @@ class AutoSourceConfig(Model):
 
 
 class NvmlSourceConfig(Model):
-    """Measured: NVIDIA GPUs, by NVML."""
+    """Measured: NVIDIA GPUs, by NVML; by power readings where a GPU's counter is not its own."""
 
     type: Literal["nvml"] = "nvml"
     interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="time between two readings")
@@ -33,7 +33,7 @@ class NvmlSourceConfig(Model):
 
 
 class RaplSourceConfig(Model):
-    """Measured: the processor of the host, by RAPL."""
+    """Measured: the processor of the host, by RAPL; zones that show one counter count once."""
 
     type: Literal["rapl"] = "rapl"
     interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="time between two readings")

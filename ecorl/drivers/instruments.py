@@ -38,6 +38,11 @@ class Instrument:
             return "nvml:power_usage"
         return f"nvml:field{self.field}:{_SCOPE_NAMES.get(self.scope, self.scope)}"
 
+    @property
+    def average(self) -> Instrument:
+        """The instrument that averages in the scope of this one: itself, but for field 186."""
+        return self if self.field is None else Instrument(FIELD_POWER_AVERAGE, self.scope)
+
 
 POWER_USAGE = Instrument(None, None)
 INSTRUMENTS = (
@@ -54,10 +59,16 @@ which smears one stage into the next; a module's power comes after the GPU's own
 
 @dataclass(frozen=True, slots=True)
 class PowerReading:
-    """Power of a board in W, and the instrument that said so."""
+    """Power of a board in W, and the instrument that said so.
+
+    Attributes:
+        average_w: the average of the last second or so by the same scope, W, or None; of an
+            instrument that averages it is the power itself.
+    """
 
     power_w: float
     instrument: Instrument
+    average_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

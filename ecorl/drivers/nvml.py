@@ -179,10 +179,14 @@ class NvmlDriver:
             device: the GPU.
             order: instruments in the order in which they are asked.
 
+        Returns:
+            With the average in the same scope, where the board tells it.
+
         Raises:
             DriverError: the error of the last instrument when none answers.
         """
-        fields = [i for i in order if i.field is not None]
+        # One call for all: the average costs nothing beside the instantaneous figure.
+        fields = [i for i in dict.fromkeys([*order, *(i.average for i in order)]) if i.field]
         answers = self._field_powers(device, fields) if fields else {}
         last: DriverError = NotSupported("no power instrument was asked")
         for instrument in order:
@@ -197,7 +201,9 @@ class NvmlDriver:
             else:
                 answer = answers[instrument]
             if not isinstance(answer, DriverError):
-                return PowerReading(answer, instrument)
+                average = answers.get(instrument.average, answer)
+                average_w = None if isinstance(average, DriverError) else average
+                return PowerReading(answer, instrument, average_w)
             last = answer
         raise last
 

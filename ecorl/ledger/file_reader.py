@@ -9,6 +9,7 @@ import math
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -42,7 +43,7 @@ from ecorl.ledger.rows import (
 from ecorl.ledger.samples import SELECT_SECONDS
 from ecorl.ledger.schema import open_for_reading
 from ecorl.ledger.versions import WITH_CONTROL, WITH_GRID, WITH_NODES, check_version
-from ecorl.records import EventKind, Provenance
+from ecorl.records import FOREIGN_COUNTER, EventKind, Provenance, StageResult
 
 _RAW = (
     "SELECT attempt, device_id, provenance, source, t_s, power_w, energy_j, utilisation, error "
@@ -275,12 +276,21 @@ class FileReader:
 
     # ------------------------------------------------------------ stages
 
-    @_reads("execution")
+    @_reads("execution", "series", "sample_error")
     def executions(self) -> list[ExecutionRow]:
-        """Stage executions in the order in which they were recorded, superseded ones included."""
+        """Stage executions in the order in which they were recorded, superseded ones included.
+
+        What a counter billed that was found not to be the device's own is billed by power.
+        """
         rows = self._rows("SELECT * FROM execution ORDER BY id")
+        foreign = self._foreign_counters()
         return [
-            ExecutionRow(r["attempt"], bool(r["superseded"]), encoding.result_of(r)) for r in rows
+            ExecutionRow(
+                r["attempt"],
+                bool(r["superseded"]),
+                _by_power(encoding.result_of(r), foreign.get(r["attempt"])),
+            )
+            for r in rows
         ]
 
     @_reads("placement")
@@ -364,6 +374,7 @@ class FileReader:
         known = self.last_times() if last_times is None else last_times
         with self._telling():
             self._check_types(_POWER)
+            foreign = self._foreign_counters()
             series = "SELECT * FROM series WHERE ?1 IS NULL OR device_id = ?1 ORDER BY id"
             for attempt in self.attempts():
                 until_s = known.get(attempt.attempt, -math.inf)
@@ -372,8 +383,10 @@ class FileReader:
                     head = (attempt.attempt, name, provenance, one["source"])
                     stored = self._stored_seconds(attempt.attempt, one["id"])
                     tail = self._tail_seconds(attempt, one["id"], until_s)
+                    is_foreign = one["device_id"] in foreign.get(attempt.attempt, ())
                     for row in itertools.chain(stored, tail):
-                        yield PowerSecond(*head, row.second - offset_s, *in_units(row))
+                        second = PowerSecond(*head, row.second - offset_s, *in_units(row))
+                        yield second.by_power() if is_foreign else second
 
     def _stored_seconds(self, attempt: int, series_id: int) -> Iterator[SecondRow]:
         blocks = self._rows(
@@ -402,9 +415,16 @@ class FileReader:
 
     @_reads("raw_sample", "series")
     def raw_samples(self, device_id: str | None = None) -> list[RawSampleRow]:
-        """The last raw readings, oldest first; of one device or of all."""
+        """The last raw readings, oldest first; of one device or of all.
+
+        Without the counters that were found not to be the devices' own.
+        """
         sql = f"{_RAW} WHERE ?1 IS NULL OR device_id = ?1 ORDER BY seq"
-        return [_raw_row(r) for r in self._rows(sql, device_id)]
+        rows, foreign = [_raw_row(r) for r in self._rows(sql, device_id)], self._foreign_counters()
+        return [
+            replace(row, energy_j=None) if row.device_id in foreign.get(row.attempt, ()) else row
+            for row in rows
+        ]
 
     @_reads("sample_error", "series")
     def sample_errors(self) -> list[SampleErrorRow]:
@@ -414,6 +434,27 @@ class FileReader:
             "JOIN series ON series.id = series_id ORDER BY attempt, device_id, error"
         )
         return [SampleErrorRow(*r) for r in self._rows(sql)]
+
+    def _foreign_counters(self) -> dict[int, set[str]]:
+        """By attempt the devices whose energy counter was found not to be theirs.
+
+        What was booked by it before that is told by the power readings as well.
+        """
+        sql = (
+            "SELECT attempt, device_id FROM sample_error "
+            "JOIN series ON series.id = series_id WHERE error = ?"
+        )
+        found: dict[int, set[str]] = {}
+        for attempt, device_id in self._rows(sql, FOREIGN_COUNTER):
+            found.setdefault(attempt, set()).add(device_id)
+        return found
+
+
+def _by_power(result: StageResult, foreign: set[str] | None) -> StageResult:
+    """A stage execution without the counters of some devices."""
+    if not foreign or result.energy is None or foreign.isdisjoint(result.energy.device_ids):
+        return result
+    return replace(result, energy=result.energy.by_power())
 
 
 def _raw_row(r: sqlite3.Row) -> RawSampleRow:

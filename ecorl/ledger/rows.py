@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ecorl.control import GearChoice
 from ecorl.grid import Intensity
@@ -315,6 +315,10 @@ class PowerSecond:
     alone_s: float = 0.0
     alone_j: float = 0.0
     n_breaks: int = 0
+
+    def by_power(self) -> PowerSecond:
+        """The same where the device's counter tells nothing."""
+        return replace(self, counted_s=0.0, counted_j=0.0, alone_s=self.held_s, alone_j=self.held_j)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,27 @@ from ecorl.ledger import (
     RawSampleRow,
     SampleErrorRow,
 )
-from ecorl.records import EVALUATION, EVALUATION_ROLE, INFERENCE_STAGES, Provenance
+from ecorl.records import (
+    EVALUATION,
+    EVALUATION_ROLE,
+    FOREIGN_COUNTER,
+    INFERENCE_STAGES,
+    Provenance,
+)
 from ecorl.report.energy.causes import cause_of
 from ecorl.report.energy.spans import Span
 from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import WAIT, Bar, DeviceTelemetry, PowerTrace, Timeline
+from ecorl.report.render.numbers import duration, figure, joules
 from ecorl.telemetry.check import CounterGap, achieved_refresh_s, counter_gap, poll_interval_s
 
 _TIMELINE_ITERATIONS = 3
 _TRACE_POINTS = 240
 """Points of a power trace: more cannot be told apart in the plot."""
+
+_DOUBTFUL_FACTOR, _DOUBTFUL_S = 1.25, 1.0
+"""Counter and power readings that differ by more than this factor are doubtful, over this time or
+more; over a short one a quarter of a second of it is allowed besides, for readings come late."""
 
 
 _Series = tuple[Provenance, str]
@@ -125,6 +136,7 @@ def _one_telemetry(
         counter_gap=None if gap.share == math.inf else gap.share,
         n_counter_gap=gap.n,
         counter_remark=_counter_remark(gap),
+        counter_doubt=_counter_doubt(device_id, gap, _found_s(seconds, errors)),
         errors=dict(counts),
         figures=_figures(row),
     )
@@ -139,9 +151,50 @@ def _counter_remark(gap: CounterGap) -> str:
         remarks.append("infinite: the counter says 0 J")
     if gap.n_stopped:
         remarks.append(f"the counter stood still in {gap.n_stopped} executions")
+    if gap.n_foreign:
+        remarks.append(
+            f"the counter is not the device's and not used in {gap.n_foreign} executions"
+        )
     if gap.n_disputed:
         remarks.append(f"too far apart to use either in {gap.n_disputed} executions")
     return "; ".join(remarks)
+
+
+def _found_s(seconds: Sequence[PowerSecond], errors: Sequence[SampleErrorRow]) -> float | None:
+    """How long into its attempt a counter was found not to be the device's, s; None: it was not.
+
+    The longest of several attempts.
+    """
+    begins = {s.attempt: float(s.second) for s in sorted(seconds, key=lambda s: -s.second)}
+    found = [e for e in errors if e.error == FOREIGN_COUNTER]
+    return max(
+        (max(0.0, e.first_t_s - begins.get(e.attempt, e.first_t_s)) for e in found), default=None
+    )
+
+
+def _counter_doubt(device_id: str, gap: CounterGap, found_s: float | None) -> str | None:
+    """Say that counter and power readings contradict each other, and which of them counts."""
+    told = f"{device_id}: its energy counter"
+    if gap.counted_j > 0 and gap.integral_j > 0:
+        ratio = gap.counted_j / gap.integral_j
+        of = f"of {'+'.join(gap.device_ids)} together, " if len(gap.device_ids) > 1 else ""
+        said = (
+            f" says {joules(gap.counted_j)} where its power readings say "
+            f"{joules(gap.integral_j)} ({of}{figure(ratio)} times)"
+        )
+        told += said
+    if found_s is not None:
+        return (
+            f"{told}{' and' if gap.counted_j > 0 else ''} is not used: it counts more than the "
+            "device, a part of it, or in other units; its power readings count. Until that was "
+            f"found, after {duration(found_s)}, the log and learned prices of tokens went by it"
+        )
+    if gap.n_disputed or not (gap.counted_j > 0 and gap.integral_j > 0):
+        return None  # neither is used, which is said where the energy is missing
+    allowed = _DOUBTFUL_FACTOR + 0.25 / max(gap.time_s, _DOUBTFUL_S)
+    if gap.time_s < _DOUBTFUL_S or max(ratio, 1 / ratio) <= allowed:
+        return None
+    return f"{told}; the counter is used"
 
 
 def _figures(row: DeviceRow | None) -> dict[str, object]:

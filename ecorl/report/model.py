@@ -214,6 +214,8 @@ class DeviceTelemetry:
         counter_gap: sum of the integrals over sum of the counters, minus 1, over the executions
             that have both; None where the counters say 0 J.
         counter_remark: what else there is to say of the counter, or "".
+        counter_doubt: that its counter and its power readings contradict each other, in a sentence;
+            None where they do not.
     """
 
     device_id: str
@@ -228,6 +230,7 @@ class DeviceTelemetry:
     counter_gap: float | None
     n_counter_gap: int
     counter_remark: str
+    counter_doubt: str | None
     errors: dict[str, int]
     figures: dict[str, object]
 

@@ -92,10 +92,14 @@ class _Meter:
         has_begun: whether there were readings yet; the time before is not counted.
         is_short: whether the readings since are too few for a sum, so that the next one tries.
         is_lost: whether they were too few for too long: there is no sum any more.
+        began_s: when the sum began, monotonic s.
+        has_counter: whether the device's counter is its own, as far as that is known.
     """
 
     drawn_to_s: float
     beside_to_s: float
+    began_s: float
+    has_counter: bool = True
     drawn_j: float = 0.0
     beside_j: float = 0.0
     has_begun: bool = False
@@ -373,9 +377,12 @@ class NodeMonitor:
 
     def _add_up(self, *, at_once: bool = False) -> None:
         """Add what each device drew since the last sum."""
+        foreign = self.sampler.history.foreign_counters
         with self._lock:
             for name, now_s in self._read_to_s():
-                meter = self._meters.setdefault(name, _Meter(now_s, now_s))
+                meter = self._meters.setdefault(name, _Meter(now_s, now_s, now_s))
+                if meter.has_counter and name in foreign:
+                    self._book_anew(name, meter)
                 length_s = now_s - meter.drawn_to_s
                 if meter.is_lost or length_s <= 0 or not (at_once or length_s >= _SUMMED_EVERY_S):
                     continue
@@ -384,7 +391,7 @@ class NodeMonitor:
                     # One reading that failed is made up for by those behind it.
                     meter.is_short, meter.is_lost = True, length_s > PATIENCE_S and meter.has_begun
                     if not meter.has_begun:
-                        meter.drawn_to_s = now_s
+                        meter.drawn_to_s = meter.began_s = now_s
                     continue
                 if not meter.has_begun:
                     # The count of what lies beside executions begins at the same time.
@@ -393,6 +400,18 @@ class NodeMonitor:
                 meter.is_short = False
                 meter.drawn_j += energy_j
                 meter.drawn_to_s = now_s
+
+    def _book_anew(self, name: str, meter: _Meter) -> None:
+        """Begin the sums of a device again, whose counter was found not to be its own."""
+        meter.has_counter = False
+        if not meter.has_begun:
+            return
+        before_j, meter.drawn_j = meter.drawn_j, 0.0
+        again = self.sampler.history.energy(name, meter.began_s, meter.drawn_to_s)
+        # What the gaps between executions drew is not kept one by one.
+        share = (again.integral_energy_j or 0.0) / before_j if before_j > 0 else 1.0
+        meter.beside_j *= share
+        meter.drawn_to_s = meter.began_s
 
     def _add_free(self, noted_to_s: float = math.inf, *, every_s: float = _SUMMED_EVERY_S) -> None:
         """Add what each device drew beside all executions since the last sum.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from ecorl.records import EnergyMethod, Provenance, StageEnergy
+from ecorl.records import MIN_COVERAGE, EnergyMethod, Provenance, StageEnergy
 from ecorl.telemetry.history import PowerHistory
-from ecorl.telemetry.integrate import MIN_COVERAGE, CounterVerdict, judge_counter
+from ecorl.telemetry.integrate import CounterVerdict, judge_counter
 
 __all__ = [
     "CounterGap",
@@ -57,6 +57,10 @@ class CounterGap:
         n_stopped: executions whose counter stood still while the device drew power; they have no
             counter figure and are not in `share`.
         n_disputed: executions whose two figures lie too far apart to use either; in `share`.
+        n_foreign: executions whose counter is not that of the device alone; in `share`.
+        counted_j: sum of the counters, J.
+        integral_j: sum of the integrals over the same time, J.
+        time_s: that time, s.
         device_ids: the devices whose sum is compared; more than one where the energy of an
             execution was recorded for several devices together. Empty without energies.
     """
@@ -65,6 +69,10 @@ class CounterGap:
     n: int
     n_stopped: int
     n_disputed: int
+    n_foreign: int
+    counted_j: float
+    integral_j: float
+    time_s: float
     device_ids: tuple[str, ...]
 
 
@@ -84,24 +92,28 @@ def counter_gap(device_id: str, energies: Iterable[StageEnergy | None]) -> Count
         if e is not None and device_id in e.device_ids and e.provenance is not Provenance.MODELLED
     ]
     pairs = [
-        (e.counter_energy_j, e.integral_energy_j)
+        (e.counter_energy_j, e.integral_energy_j, e.t_end_s - e.t_start_s)
         for e in own
         # An integral over a part of the window has no counterpart in the counter.
         if e.counter_energy_j is not None
         and e.integral_energy_j is not None
         and e.coverage >= MIN_COVERAGE - 1e-9
     ]
+    counted_j, integral_j, time_s = (math.fsum(p[i] for p in pairs) for i in range(3))
     return CounterGap(
-        share=_gap_share([c for c, _ in pairs], [i for _, i in pairs]),
+        share=_gap_share(counted_j, integral_j),
         n=len(pairs),
         n_stopped=sum(e.method is EnergyMethod.INTEGRAL_COUNTER_STOPPED for e in own),
         n_disputed=sum(e.method is EnergyMethod.DISPUTED for e in own),
+        n_foreign=sum(e.method is EnergyMethod.INTEGRAL_COUNTER_FOREIGN for e in own),
+        counted_j=counted_j,
+        integral_j=integral_j,
+        time_s=time_s,
         device_ids=tuple(sorted({name for e in own for name in e.device_ids})),
     )
 
 
-def _gap_share(counters_j: list[float], integrals_j: list[float]) -> float | None:
-    counted_j, integral_j = math.fsum(counters_j), math.fsum(integrals_j)
+def _gap_share(counted_j: float, integral_j: float) -> float | None:
     if counted_j > 0:
         return integral_j / counted_j - 1.0
     return math.inf if integral_j > 0 else None
@@ -206,7 +218,7 @@ def check_readings(
     counter_j, integral_j = energy.counter_energy_j, energy.integral_energy_j
     gap_share = None
     if counter_j is not None and integral_j is not None and energy.coverage >= 0.999:
-        gap_share = _gap_share([counter_j], [integral_j])
+        gap_share = _gap_share(counter_j, integral_j)
     missing = sum(1 for reading in readings if reading.power_w is None)
     return ReadingCheck(
         device_id=device_id,

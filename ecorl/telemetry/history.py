@@ -12,6 +12,7 @@ from ecorl.records import (
     LOSS_ERRORS,
     MAX_ENERGY_J,
     MAX_POWER_W,
+    MIN_COVERAGE,
     EnergyMethod,
     PowerSample,
     Provenance,
@@ -20,7 +21,6 @@ from ecorl.records import (
 )
 from ecorl.telemetry.integrate import (
     DISPUTED_AFTER_S,
-    MIN_COVERAGE,
     STOPPED_AFTER_S,
     CounterVerdict,
     Reading,
@@ -47,6 +47,7 @@ class _Track:
         self.energy_j = array("d")
         self.reset = array("b")
         self.provenance = provenance
+        self.is_foreign = False
 
     def append(self, sample: PowerSample) -> None:
         self.t_s.append(sample.t_s)
@@ -94,8 +95,9 @@ class PowerHistory:
     A counter that stood still at power (`STOPPED_AFTER_S`) counts as missing and the method says
     so (``integral_counter_stopped``). Where counter and integral lie too far apart
     (`DISPUTED_FACTOR`) neither is used: the energy is None, the method ``disputed``, and both
-    figures stand in the record. Modelled figures are not judged: counter and power are one model,
-    and the method is ``model``.
+    figures stand in the record. A counter that is not the device's (`disown_counter`) is not used
+    either, from then on and for all windows before. Modelled figures are not judged: counter and
+    power are one model, and the method is ``model``.
 
     Args:
         hold_s: longest time for which a reading stands without a successor, s. It is also the
@@ -155,6 +157,25 @@ class PowerHistory:
                 kept.append(sample)
         return tuple(kept)
 
+    def disown_counter(self, device_id: str) -> bool:
+        """Use the counter of a device no more: it counts something else, or in other units.
+
+        Returns:
+            Whether that is news.
+        """
+        with self._lock:
+            track = self._tracks.get(device_id)
+            if track is None or track.is_foreign:
+                return False
+            track.is_foreign = True
+            return True
+
+    @property
+    def foreign_counters(self) -> frozenset[str]:
+        """The devices whose counter is not used."""
+        with self._lock:
+            return frozenset(name for name, track in self._tracks.items() if track.is_foreign)
+
     def watermark_s(self, device_id: str) -> float | None:
         """Time of the newest sample of a device, missing readings included, s."""
         with self._lock:
@@ -201,9 +222,12 @@ class PowerHistory:
             is_model = provenance is Provenance.MODELLED
             back_s = t_start_s if is_model else min(t_start_s, t_end_s - CONTEXT_S)
             readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
+            is_foreign = track is not None and track.is_foreign
         counter_j, integral_j, coverage = self._figures(readings, window)
         verdict = CounterVerdict.FINE
-        if counter_j is not None and not is_model:
+        if is_foreign:
+            verdict = CounterVerdict.FOREIGN
+        elif counter_j is not None and not is_model:
             verdict = self._verdict(readings, window)
         energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
         if method is EnergyMethod.COUNTER and is_model:
@@ -262,8 +286,14 @@ def _choose(
     # Summed spans round: a fully covered window may come out a bit below 1.
     if integral_j is None or coverage < MIN_COVERAGE - 1e-9:
         return None, EnergyMethod.NONE
-    stopped = verdict is CounterVerdict.STOPPED
-    return integral_j, EnergyMethod.INTEGRAL_COUNTER_STOPPED if stopped else EnergyMethod.INTEGRAL
+    return integral_j, _INTEGRALS.get(verdict, EnergyMethod.INTEGRAL)
+
+
+_INTEGRALS = {
+    CounterVerdict.STOPPED: EnergyMethod.INTEGRAL_COUNTER_STOPPED,
+    CounterVerdict.FOREIGN: EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
+}
+"""What an integral is called that stands in the place of a counter."""
 
 
 def _n_inside(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:

@@ -6,7 +6,8 @@ power reading until the next one (zero-order hold). Repeated readings are not re
 integration: they are what makes the hold right when the polling is faster than the refresh.
 
 Neither is the truth. `judge_counter` says when the counter cannot be believed: it has stopped, or
-the two figures are too far apart for any bias that is known.
+the two figures are too far apart for any bias that is known. Where a GPU tells its average power as
+well, `ecorl.telemetry.sources.own_counter` judges more closely.
 """
 
 from __future__ import annotations
@@ -16,13 +17,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
-MIN_COVERAGE = 0.95
-"""Least share of a window that valid readings must cover for its integral to be used as energy.
-
-Invented. Nothing is extrapolated over the uncovered part, so an integral understates the energy
-by about the uncovered share; 0.95 keeps that at the size of an instrument's own error. Below it the
-integral is still reported as such, next to its coverage, and the energy is missing.
-"""
+from ecorl.records import MIN_COVERAGE
 
 STOPPED_AFTER_S = 1.5
 """A counter that stands still for longer than this, s, while the device draws power has stopped.
@@ -36,8 +31,8 @@ DISPUTED_FACTOR = 3.0
 """Counter and integral that differ by more than this factor are both not believed.
 
 Polling that locks to the load is known to make an integral wrong by 56 % (a factor of 2.3 when it
-reads too little) while the counter is right; a module's power instead of the GPU's adds to one and
-not to the other. 3 lies beyond these. Which of the two is wrong cannot be told.
+reads too little) while the counter is right. 3 lies beyond that. Which of the two is wrong
+cannot be told.
 """
 
 DISPUTED_AFTER_S = 5.0
@@ -54,6 +49,7 @@ class CounterVerdict(Enum):
     FINE = "fine"
     STOPPED = "stopped"
     DISPUTED = "disputed"
+    FOREIGN = "foreign"
 
 
 class Reading(NamedTuple):

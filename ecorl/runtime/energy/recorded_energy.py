@@ -14,12 +14,11 @@ from ecorl.carbon.timeline import Emitted, timelines
 from ecorl.config import parse_config
 from ecorl.errors import ConfigError, LedgerError
 from ecorl.ledger import LEDGER_FILE, ExecutionRow, LedgerReader, PowerSecond
-from ecorl.records import Provenance, weakest
+from ecorl.records import MIN_COVERAGE, Provenance, weakest
 from ecorl.runtime.energy.run_energy import sums_by_role
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.monitor import added_up
 from ecorl.telemetry.check import CounterVerdict, judge_counter, stopped_seconds
-from ecorl.telemetry.integrate import MIN_COVERAGE
 
 logger = logging.getLogger(__name__)
 

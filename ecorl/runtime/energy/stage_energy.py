@@ -268,7 +268,11 @@ def _common_method(found: Sequence[EnergyMethod]) -> EnergyMethod:
     """The method of a sum: that of its parts where they agree."""
     methods = set(found)
     # A counter that is not believed must stay visible in a sum.
-    doubtful = methods & {EnergyMethod.DISPUTED, EnergyMethod.INTEGRAL_COUNTER_STOPPED}
+    doubtful = methods & {
+        EnergyMethod.DISPUTED,
+        EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
+        EnergyMethod.INTEGRAL_COUNTER_STOPPED,
+    }
     alike = methods.pop() if len(methods) == 1 else EnergyMethod.MIXED
     return min(doubtful, default=alike)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ecorl.errors import DataError, EcorlError, UserError
-from ecorl.records import PowerSample, Provenance, SmoothedPower
+from ecorl.records import FOREIGN_COUNTER, PowerSample, Provenance, SmoothedPower
 from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.sampling.counter_fill import CounterFill
 from ecorl.telemetry.sampling.messages import SourceReport, decode
@@ -246,7 +246,8 @@ class Sampler:
                 self._reasons[device.device_id] = report.error or SILENT
                 self._since_s.setdefault(device.device_id, now_s)
                 # Other sources give a counter with each reading, or have none to tell.
-                if known.chosen == NvmlSource.name:
+                is_foreign = device.device_id in self.history.foreign_counters
+                if known.chosen == NvmlSource.name and not is_foreign:
                     wait_s = SLOWEST_COUNTER_S + 2 * known.interval_s
                     self._fills.setdefault(device.device_id, CounterFill(wait_s))
                 with self._lock:
@@ -276,7 +277,15 @@ class Sampler:
                 smoother = self._smoothers.get(device_id)
                 if smoother is not None:
                     smoother.add(sample)
-            self._note(device_id, sample.error, sample.t_s)
+            is_foreign = sample.error == FOREIGN_COUNTER
+            self._note(device_id, None if is_foreign else sample.error, sample.t_s)
+            if is_foreign and self.history.disown_counter(device_id):
+                logger.warning(
+                    "%s: its energy counter is not its own; its power readings count", device_id
+                )
+                # Nothing waits for it, and no reading is shaped by it.
+                waiting = self._fills.pop(device_id, None)
+                complete += () if waiting is None else waiting.release()
             fill = self._fills.get(device_id)
             complete += (sample,) if fill is None else fill.add(sample)
         self._keep(complete)

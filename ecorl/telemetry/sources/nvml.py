@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from ecorl.drivers.instruments import FIELD_POWER_INSTANT, INSTRUMENTS, Instrument, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import DeviceLost, DriverError, DriverNotLoaded
-from ecorl.records import DeviceKind, PowerSample, Provenance
+from ecorl.records import FOREIGN_COUNTER, DeviceKind, PowerSample, Provenance
+from ecorl.telemetry.sources.own_counter import OwnCounter
 from ecorl.telemetry.sources.specs import DeviceInfo
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class _Gpu:
     newest: PowerSample | None = None
     counter_read_s: float = -math.inf
     counter_calls_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMED_READINGS))
+    average_w: float | None = None
+    counter: OwnCounter = field(default_factory=OwnCounter)
 
     @property
     def device_id(self) -> str:
@@ -67,6 +70,8 @@ class NvmlSource:
     reading is missing, because another instrument (a module's power instead of the GPU's, an
     average instead of the present value) would change what the figure means. A GPU in MIG mode
     appears once, with the power of the whole GPU, other tenants' instances included.
+
+    Readings of a GPU whose counter is not its own (`OwnCounter`) say so (``ForeignCounter``).
 
     Args:
         devices: the GPUs to read, by any name that `NvmlDriver.find` knows (index, UUID with or
@@ -146,7 +151,7 @@ class NvmlSource:
                 found.append(self._read_gpu(gpu, True))
             else:
                 energy_j, t_s = self._read_counter(gpu)
-                found.append(replace(newest, t_s=t_s, energy_j=energy_j))
+                found.append(_judged(gpu, replace(newest, t_s=t_s, energy_j=energy_j)))
         return tuple(found)
 
     def close(self) -> None:
@@ -173,6 +178,7 @@ class NvmlSource:
             order = INSTRUMENTS if gpu.instrument is None else (gpu.instrument,)
             reading = self._driver.power(gpu.device, order)
             power_w, gpu.instrument = reading.power_w, reading.instrument
+            gpu.average_w = reading.average_w
         except DriverError as fault:
             error = type(fault).__name__ if self._driver.is_open else self._down
             # A driver that was reloaded answers with errors of no particular kind.
@@ -184,7 +190,7 @@ class NvmlSource:
             energy_j, t_s = self._read_counter(gpu)
         if not gpu.lost:
             utilisation = self._optional(lambda: self._driver.utilisation(gpu.device))
-        gpu.newest = PowerSample(
+        sample = PowerSample(
             gpu.device_id,
             t_s,
             power_w,
@@ -194,6 +200,7 @@ class NvmlSource:
             _source(gpu),
             error,
         )
+        gpu.newest = _judged(gpu, sample)
         return gpu.newest
 
     def _read_counter(self, gpu: _Gpu) -> tuple[float | None, float]:
@@ -243,6 +250,14 @@ class NvmlSource:
                 gpu.lost = False
         if not any(gpu.lost for gpu in self._gpus):
             self._retry_step_s, self._retry_at_s = FIRST_RETRY_S, 0.0
+
+
+def _judged(gpu: _Gpu, sample: PowerSample) -> PowerSample:
+    """A reading, with a word where the GPU's counter is not its own."""
+    gpu.counter.add(sample.t_s, sample.power_w, gpu.average_w, sample.energy_j)
+    if gpu.counter.is_foreign and sample.error is None:
+        return replace(sample, error=FOREIGN_COUNTER)
+    return sample
 
 
 def _source(gpu: _Gpu) -> str:

@@ -14,6 +14,7 @@
  *   mig N              MIG instances on every GPU         (0)
  *   zero 1             every power reading is 0           (0)
  *   counter_mj N       the energy counter stands at N     (it counts)
+ *   counter_factor X [GPU]  the energy counter says X times the truth, of one GPU or all (1)
  *   max_limit_mw P     highest power limit, mW            (700000)
  *   error CALL CODE [GPU]   CALL returns CODE, for one GPU or all
  *   field ID SCOPE CODE     nvmlReturn of one field in one scope
@@ -86,6 +87,7 @@ typedef struct {
   int devices, mig, zero, n_errors, n_fields, n_burns;
   unsigned int max_limit_mw;
   unsigned long long counter_mj; /* 0: it counts */
+  double counter_factor[MAX_GPUS];
   double base_mw, peak_mw, period_s, duty, refresh_s, module_extra_mw;
   error_rule_t errors[MAX_RULES];
   field_rule_t fields[MAX_RULES];
@@ -109,7 +111,7 @@ static double now_s(void) {
 }
 
 static control_t load(void) {
-  control_t c = {2, 0, 0, 0, 0, 0, 700000, 0, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}, {{{0}, 0, 0, 0, 0}}, {0}};
+  control_t c = {2, 0, 0, 0, 0, 0, 700000, 0, {1, 1, 1, 1, 1, 1, 1, 1}, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}, {{{0}, 0, 0, 0, 0}}, {0}};
   const char *path = getenv("ECORL_FAKE_NVML_CONTROL");
   FILE *file = path ? fopen(path, "r") : NULL;
   char line[256], call[64];
@@ -120,6 +122,9 @@ static control_t load(void) {
     if (sscanf(line, "mig %d", &a) == 1) c.mig = a < MAX_MIG ? a : MAX_MIG;
     if (sscanf(line, "zero %d", &a) == 1) c.zero = a;
     sscanf(line, "counter_mj %llu", &c.counter_mj);
+    a = sscanf(line, "counter_factor %lf %d", &number, &b);
+    for (int gpu = 0; a >= 1 && gpu < MAX_GPUS; gpu++)
+      if (a == 1 || gpu == b) c.counter_factor[gpu] = number;
     sscanf(line, "max_limit_mw %u", &c.max_limit_mw);
     if (sscanf(line, "base_mw %lf", &number) == 1) c.base_mw = number;
     if (sscanf(line, "peak_mw %lf", &number) == 1) c.peak_mw = number;
@@ -225,6 +230,10 @@ static double energy_mj(const control_t *c, int gpu, double t) {
   return c->base_mw * t + (c->peak_mw - c->base_mw) * peak_s;
 }
 
+static double counted_mj(const control_t *c, int gpu, double t) {
+  return c->counter_factor[gpu] * energy_mj(c, gpu, t);
+}
+
 static double average_mw(const control_t *c, int gpu, double t) {
   return c->zero ? 0.0 : energy_mj(c, gpu, t) - energy_mj(c, gpu, t - 1.0);
 }
@@ -325,7 +334,7 @@ int nvmlDeviceGetName(device_t *device, char *text, unsigned int n) {
 #ifndef WITHOUT_ENERGY
 int nvmlDeviceGetTotalEnergyConsumption(device_t *device, unsigned long long *mj) {
   ENTER(device);
-  BURN(*mj = c.counter_mj ? c.counter_mj : (unsigned long long)energy_mj(&c, device->gpu, now_s()));
+  BURN(*mj = c.counter_mj ? c.counter_mj : (unsigned long long)counted_mj(&c, device->gpu, now_s()));
   return OK;
 }
 #endif
@@ -344,7 +353,7 @@ static void other_field(const control_t *c, int gpu, double t, field_t *value) {
     value->value.u = limits_mw[value->field - 187];
   } else if (value->field == 191) {
     value->type = 3;
-    value->value.ull = (uint64_t)energy_mj(c, gpu, t);
+    value->value.ull = (uint64_t)counted_mj(c, gpu, t);
   } else if (value->field == 192) {
     value->value.u = 650000;
   } else {

@@ -113,7 +113,14 @@ def test_energy_is_the_counter_in_joules(driver):
 def test_power_prefers_the_gpu_scope_and_says_so(driver, fake_nvml):
     gpu = driver.device(0)
     fake_nvml.set("duty 1")
-    assert driver.power(gpu, INSTRUMENTS) == PowerReading(PEAK_W, Instrument(186, 0))
+    reading = driver.power(gpu, INSTRUMENTS)
+    assert (reading.power_w, reading.instrument) == (PEAK_W, Instrument(186, 0))
+    # With it comes the average in its scope, whether or not that was asked for.
+    for order in (INSTRUMENTS, (Instrument(186, 0),)):
+        assert driver.power(gpu, order).average_w == pytest.approx(PEAK_W, abs=0.01)
+    fake_nvml.set("duty 1", "field 185 0 3")
+    assert driver.power(gpu, (Instrument(186, 0),)) == PowerReading(PEAK_W, Instrument(186, 0))
+    fake_nvml.set("duty 1")
     assert str(Instrument(186, 0)) == "nvml:field186:gpu"
     average = driver.power(gpu, (Instrument(185, 0),))
     assert average.instrument == Instrument(185, 0)

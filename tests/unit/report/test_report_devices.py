@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
+import pytest
+from rich.console import Console
+
 from ecorl.ledger import DeviceRecord
-from ecorl.records import Provenance, Stage
+from ecorl.records import FOREIGN_COUNTER, PowerSample, Provenance, Stage
 from ecorl.report.render.event_tables import telemetry_section
+from ecorl.report.render.page import render_html, render_json
+from ecorl.report.render.text import print_report
 
 MEASURED = Provenance.MEASURED
 
@@ -48,3 +55,49 @@ def test_idle_power_is_named_as_a_figure_of_the_profile(run):
     # Beside the provenance of the readings stand figures of readings alone.
     assert "idle W" not in row
     assert (row["readings"], row["polled every"]) == ("8", "0.500 s")
+
+
+def foreign(run, factor=1.7):
+    """A run of 20 s at 300 W whose counter counts more; found after 3 s, in the second stage."""
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
+    counted_j = 300.0 * factor
+    samples = []
+    for i in range(1, 40):
+        t_s = 1000 + 0.5 * i
+        error = FOREIGN_COUNTER if t_s >= 1003 else None
+        energy_j = 50.0 + counted_j * (t_s - 1000)
+        samples.append(PowerSample("gpu0", t_s, 300.0, energy_j, None, MEASURED, "nvml", error))
+    run.ledger.samples(samples)
+    both = {"counter_j": 2 * counted_j, "integral_j": 600.0}
+    run.ran(Stage.GENERATION, (1001, 1003), 2 * counted_j, method="counter", **both)
+    late = {"method": "integral_counter_foreign", **both}
+    run.ran(Stage.ACTOR_TRAIN, (1003, 1005), 600.0, **late)
+
+
+def test_what_a_counter_of_something_else_had_booked_is_booked_anew_and_said(run):
+    foreign(run)
+    report = run.report()
+    assert [row.energy_j for row in report.stages] == [600.0, 600.0]
+    known_j = sum(p.energy_j for p in report.spending.parts if p.energy_j is not None)
+    assert known_j == pytest.approx(300.0 * 19.0, rel=0.06)
+    (doubt,) = (line for line in report.missing if "counter" in line)
+    assert doubt.startswith(
+        "gpu0: its energy counter says 2,040 J where its power readings say 1,200 J (1.70 times) "
+        "and is not used"
+    )
+    assert "after 3.00 s" in doubt
+    out = io.StringIO()
+    print_report(report, Console(file=out))
+    for text in (out.getvalue(), render_html(report), render_json(report)):
+        assert "where its power readings say 1,200 J (1.70 times)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("counter_j", "is_doubtful"), [(800.0, True), (600.0, False)])
+def test_a_counter_that_is_used_against_its_power_readings_is_doubtful(run, counter_j, is_doubtful):
+    run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
+    both = {"counter_j": counter_j, "integral_j": 580.0}
+    run.ran(Stage.GENERATION, (1001, 1006), counter_j, method="counter", **both)
+    lines = [line for line in run.report().missing if "energy counter" in line]
+    assert [line.endswith("(1.38 times); the counter is used") for line in lines] == [
+        True
+    ] * is_doubtful

@@ -245,7 +245,11 @@ def test_a_total_is_the_sum_or_missing_when_any_part_is(parts):
     assert total.coverage == min(p.coverage for p in parts)
     assert (total.t_start_s, total.t_end_s) == (1.0, 3.0)
     methods = {p.method for p in parts}
-    doubtful = methods & {EnergyMethod.DISPUTED, EnergyMethod.INTEGRAL_COUNTER_STOPPED}
+    doubtful = methods & {
+        EnergyMethod.DISPUTED,
+        EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
+        EnergyMethod.INTEGRAL_COUNTER_STOPPED,
+    }
     alike = methods.pop() if len(methods) == 1 else EnergyMethod.MIXED
     assert total.method is (min(doubtful) if doubtful else alike)
 

@@ -245,6 +245,26 @@ def test_a_counter_that_dies_in_the_run_is_not_zero_joules(nvml_environment, sta
     assert energy.provenance == Provenance.MEASURED
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_counter_of_something_else_bills_nothing_not_even_before(
+    nvml_environment, start, is_slow
+):
+    """A module's counter at 1.7 times beside a GPU whose counter is its own."""
+    burn = "burn_us nvmlDeviceGetTotalEnergyConsumption 3700 11900 29700"
+    nvml_environment.set("duty 1", "counter_factor 1.7 1", *[burn] * is_slow)
+    sampler = start(NVML)
+    begin_s = time.monotonic() + 0.2
+    final(sampler, "gpu1", begin_s + 5.0)
+    assert sampler.history.foreign_counters == {"gpu1"}
+    for window in ((begin_s, begin_s + 1.0), (begin_s, begin_s + 3.0)):
+        energy = sampler.history.energy("gpu1", *window)
+        assert energy.method == "integral_counter_foreign"
+        assert energy.mean_power_w == pytest.approx(PEAK_W)
+        assert sampler.history.energy("gpu0", *window).method == "counter"
+    # It is no fault of the readings.
+    assert sampler.faults == {}
+
+
 def test_two_sources_in_one_process(nvml_environment, start):
     seen = []
     sampler = start(
