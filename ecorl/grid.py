@@ -56,6 +56,19 @@ class Gas(StrEnum):
     CO2 = "gCO2/kWh"  # carbon dioxide alone
 
 
+def told_provenance(provenance: Provenance, is_estimated: bool | None) -> str:
+    """Where an intensity came from, for people: a provider's estimate is not told as published.
+
+    Args:
+        provenance: of the intensity.
+        is_estimated: whether the provider estimated it; None where it does not say.
+    """
+    if not is_estimated:
+        return str(provenance)
+    is_live = provenance is Provenance.PUBLISHED
+    return "estimated by its provider" if is_live else f"{provenance}, estimated"
+
+
 @dataclass(frozen=True, slots=True)
 class Intensity:
     """What a kilowatt-hour emits in one interval; only its two kinds are made.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ecorl.grid import told_provenance
 from ecorl.report.carbon_verdict import timing_words
 from ecorl.report.energy.carbon_model import (
     CarbonColumn,
@@ -79,11 +80,11 @@ def _feed(facts: IntensityFacts, f: FeedFacts) -> str:
     span = figure(f.lowest_g_per_kwh)
     if f.lowest_g_per_kwh != f.highest_g_per_kwh:
         span = f"{span} to {figure(f.highest_g_per_kwh)}, mean {figure(f.mean_g_per_kwh)}"
-    estimated = {True: ", estimated", False: ", not estimated", None: ""}[f.is_estimated]
+    estimated = ", not estimated" if f.is_estimated is False else ""
     return (
         f"{facts.kind}: {f.feed} for {share(f.share)} of the run time, {span} {f.gas} "
-        f"({f.provenance}), {f.scope.replace('_', '-')} emissions, {f.basis}-based{estimated}; "
-        f"factors: {f.factors}"
+        f"({told_provenance(f.provenance, f.is_estimated)}), {f.scope.replace('_', '-')} "
+        f"emissions, {f.basis}-based{estimated}; factors: {f.factors}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.grid import Scope
+from ecorl.grid import Scope, told_provenance
 from ecorl.report.energy.carbon_model import FeedFacts
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.render.numbers import MISSING, duration, figure
@@ -52,9 +52,13 @@ def _source(s: RunSummary, emission: EmissionFigure | None) -> str:
 
 
 def _feed_words(feed: FeedFacts) -> str:
-    estimated = {True: "estimated", False: "not estimated", None: None}[feed.is_estimated]
-    told = [str(feed.provenance), f"{feed.basis}-based", _SCOPES[feed.scope], feed.factors]
-    told += [] if estimated is None else [estimated]
+    told = [
+        told_provenance(feed.provenance, feed.is_estimated),
+        f"{feed.basis}-based",
+        _SCOPES[feed.scope],
+        feed.factors,
+    ]
+    told += ["not estimated"] if feed.is_estimated is False else []
     return f"{feed.feed} ({', '.join(told)})"
 
 

@@ -117,12 +117,12 @@ def test_now_tells_all_that_is_known_of_a_value(command, config, server):
     assert told["estimated"] == "yes"
     assert told["renewable"] == "31.3 %"
     assert told["mix"].startswith("gas 43.6 %, solar 18.4 %, ")
-    assert told["provenance"] == "published"
+    assert told["provenance"] == "estimated by its provider"
     assert told["licence"] == "CC BY 4.0"
     assert "NESO" in told["factors"]
     assert last(out) == (
-        "The grid emits 263 gCO2/kWh (UK Carbon Intensity, Great Britain, published); no threshold "
-        "is configured: training would run now."
+        "The grid emits 263 gCO2/kWh (UK Carbon Intensity, Great Britain, estimated by its "
+        "provider); no threshold is configured: training would run now."
     )
 
 
@@ -144,7 +144,9 @@ def test_now_says_what_training_would_do(command, config, server, carbon, rest):
     server.script = uk_answers(AHEAD)
     code, out, _ = command("carbon", "now", "--config", config(uk(server), **carbon))
     assert code == 0
-    assert last(out).endswith(f"(UK Carbon Intensity, Great Britain, published){rest}")
+    assert last(out).endswith(
+        f"(UK Carbon Intensity, Great Britain, estimated by its provider){rest}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,8 +186,8 @@ def test_now_asks_for_average_and_marginal(command, config, server, monkeypatch)
     assert "263 gCO2/kWh" in average
     assert "watttime" in rest
     assert last(out) == (
-        "One more kilowatt-hour emits 408 gCO2/kWh (WattTime, region CAISO_NORTH, published): at "
-        "or below the threshold of 500: training would run now."
+        "One more kilowatt-hour emits 408 gCO2/kWh (WattTime, region CAISO_NORTH, estimated by its "
+        "provider): at or below the threshold of 500: training would run now."
     )
     code, out, _ = command("carbon", "now", "--config", path, "--json")
     found = json.loads(out)
