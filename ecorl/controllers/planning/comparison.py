@@ -193,7 +193,7 @@ class PlayedComparison:
             carbon_g=emitted / len(runs),
             saving_high=saving(emitted, _sum(high)),
             saving_low=saving(emitted, _sum(low)),
-            regret=None if bound is None else cost / bound - 1.0,
+            regret=cost / bound - 1.0 if bound else None,
             captured=None if room is None else (races - cost) / room,
             deficit=max(run.deficit for run in runs),
             done_days=_done_days(cases, runs),

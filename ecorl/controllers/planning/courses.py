@@ -117,6 +117,8 @@ class GridAhead:
         """
         courses = self.drawn(_POOL, seed)
         lowest = np.sort(courses[:, :n_hours], axis=1)[:, :n_busy].mean(axis=1)
+        # A grid that emits nothing directly leaves nothing to save.
+        lowest = np.maximum(lowest, np.finfo(np.float64).tiny)
         order = np.argsort(courses[:, :n_busy].mean(axis=1) / lowest)
         return courses[order[((np.arange(n) + 0.5) / n * _POOL).astype(np.int64)]]
 

@@ -29,6 +29,7 @@ from ecorl.cli.carbon.planning.words import (
 from ecorl.cli.carbon.times import dated_moment, length, utc_text
 from ecorl.cli.output import writing
 from ecorl.config import Config
+from ecorl.controllers.planning.baselines import saving
 from ecorl.controllers.planning.comparison import PlayedComparison
 from ecorl.controllers.planning.history import LONGEST_HOLE_H, NEEDED_DAYS, SHORT_HOLE_H
 from ecorl.controllers.planning.problems import slack_of
@@ -284,7 +285,7 @@ def _bound_savings(found: PlayedComparison) -> tuple[float | None, float | None]
     for plays in ([case.high for case in found.cases], [case.low for case in found.cases]):
         emitted_g = [one.carbon_g for one in plays if one is not None]
         is_whole = len(emitted_g) == len(found.cases)
-        savings.append(1.0 - bound_g * len(emitted_g) / sum(emitted_g) if is_whole else None)
+        savings.append(saving(bound_g * len(emitted_g), sum(emitted_g)) if is_whole else None)
     return savings[0], savings[1]
 
 
