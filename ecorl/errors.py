@@ -32,6 +32,7 @@
         ├── FeedUnreachable       its source did not answer, or not in time
         ├── FeedRefused           its source answered that it will not: key, quota, fault of its own
         ├── FeedMalformed         what its source answered cannot be read
+        ├── FeedMadeUp            its source says that its values are made up: a sandbox's
         └── FeedSilent            its source has no value for this time
 
 A `UserError` raised anywhere reaches the command line as one clear line and exit code 2. Faults
@@ -214,5 +215,18 @@ class FeedMalformed(FeedError):
     """What the source answered cannot be read."""
 
 
+class FeedMadeUp(FeedError):
+    """The source marks its values as made up, as services do for sandbox and test keys."""
+
+
 class FeedSilent(FeedError):
-    """The source has no value for this time."""
+    """The source has no value for this time.
+
+    Args:
+        message: one line.
+        doubted_g_per_kwh: what it has there and what is not believed; None: nothing.
+    """
+
+    def __init__(self, message: str, doubted_g_per_kwh: float | None = None) -> None:
+        super().__init__(message)
+        self.doubted_g_per_kwh = doubted_g_per_kwh

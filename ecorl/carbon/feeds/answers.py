@@ -11,7 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.errors import FeedMalformed, FeedSilent
+from ecorl.carbon.marks import says_made_up
+from ecorl.errors import FeedMadeUp, FeedMalformed, FeedSilent
 from ecorl.grid import Fuel, Intensity
 
 _MAX_STEPS = 4096  # two weeks of 5 minutes: no source forecasts so far
@@ -149,6 +150,32 @@ class AnswerPart:
 
     def _mistake(self, wanted: str) -> FeedMalformed:
         return FeedMalformed(f"{self.source} answers with {self.where or 'what'} is not {wanted}")
+
+
+def refuse_made_up(answer: AnswerPart) -> None:
+    """Refuse an answer that says anywhere that its values are made up.
+
+    Args:
+        answer: the whole of it.
+
+    Raises:
+        FeedMadeUp: when a text of it says so, or a field of such a name is true.
+    """
+    parts = [answer.value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Mapping):
+            is_marked = any(value is True and says_made_up(name) for name, value in part.items())
+            parts += part.values()
+        elif isinstance(part, list):
+            is_marked = False
+            parts += part
+        else:
+            is_marked = isinstance(part, str) and says_made_up(part)
+        if is_marked:
+            raise FeedMadeUp(
+                f"{answer.source} marks its values as made up, as for a sandbox or test key"
+            )
 
 
 def utc(moment_s: float) -> datetime:

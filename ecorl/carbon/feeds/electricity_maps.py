@@ -12,12 +12,20 @@ import re
 import time
 from collections.abc import Mapping
 
-from ecorl.carbon.feeds.answers import AnswerPart, ForecastPoint, forecast_of, in_order, shares
+from ecorl.carbon.feeds.answers import (
+    AnswerPart,
+    ForecastPoint,
+    forecast_of,
+    in_order,
+    refuse_made_up,
+    shares,
+)
 from ecorl.carbon.feeds.exchange import DEFAULT_LIMITS, HttpLimits
 from ecorl.carbon.feeds.http import JsonClient
 from ecorl.carbon.feeds.keys import Secret
 from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
+from ecorl.carbon.marks import names_estimation
 from ecorl.errors import ConfigError, FeedError, FeedMalformed, FeedSilent
 from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope
 from ecorl.kinds import Provenance
@@ -156,6 +164,7 @@ class ElectricityMapsFeed:
         if value is None:
             return None
         answer = AnswerPart(self.info.source, "", value)
+        refuse_made_up(answer)
         # For a zone that it does not know the service takes that of the caller's address.
         answer.get("zone").expect(self._zone, "zone")
         granularity = answer.find("temporalGranularity")
@@ -170,7 +179,7 @@ class ElectricityMapsFeed:
         factor_type = item.find("emissionFactorType")
         if factor_type is not None:
             factor_type.expect(_FACTOR_TYPES[self._scope], "kind of emission factors")
-        value, is_estimated = item.find("carbonIntensity"), item.find("isEstimated")
+        value = item.find("carbonIntensity")
         if value is None:
             return None
         return AverageIntensity(
@@ -182,7 +191,7 @@ class ElectricityMapsFeed:
             basis=Basis.LOCATION,
             scope=self._scope,
             factors=_FACTORS[self._scope],
-            is_estimated=None if is_estimated is None else is_estimated.flag(),
+            is_estimated=_is_estimated(item),
             fetched_s=fetched_s,
             provenance=Provenance.PUBLISHED,
             mix=mix,
@@ -214,6 +223,14 @@ class ElectricityMapsFeed:
         updated = answer.find("updatedAt")
         issued_s = now_s if updated is None else updated.moment_s()
         return forecast_of(self.info.source, points, HOUR_S, issued_s, now_s)
+
+
+def _is_estimated(item: AnswerPart) -> bool | None:
+    """Whether an hour is an estimate, by the service's flag or else by the method that it names."""
+    flag, method = item.find("isEstimated"), item.find("estimationMethod")
+    if flag is None and method is not None and names_estimation(method.text()):
+        return True
+    return None if flag is None else flag.flag()
 
 
 def _fuel(name: str) -> Fuel:

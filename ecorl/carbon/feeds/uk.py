@@ -20,6 +20,7 @@ from ecorl.carbon.feeds.answers import (
     ForecastPoint,
     forecast_of,
     in_order,
+    refuse_made_up,
     shares,
     utc,
 )
@@ -152,9 +153,14 @@ class UkCarbonIntensityFeed:
         kind = "regionid" if isinstance(self._region, int) else "postcode"
         return f"/{kind}/{self._region}"
 
+    def _ask(self, path: str) -> AnswerPart:
+        answer = AnswerPart(self.info.source, "", self._client.get(path))
+        refuse_made_up(answer)
+        return answer.get("data")
+
     def _periods(self, path: str) -> list[AnswerPart]:
         """The half hours of an answer, each with its intensity."""
-        answer = AnswerPart(self.info.source, "", self._client.get(path)).get("data")
+        answer = self._ask(path)
         if self._region is None:
             return answer.items()
         # The documentation has a list with the one region; ranges of time come without the list.
@@ -204,7 +210,7 @@ class UkCarbonIntensityFeed:
         if self._region is not None or not self._with_mix:
             return {}
         try:
-            answer = AnswerPart(self.info.source, "", self._client.get(path)).get("data")
+            answer = self._ask(path)
             # The current half hour comes without the list that the documentation shows.
             periods = answer.items() if isinstance(answer.value, list) else [answer]
             found = {_start_s(period): self._mix(period) for period in periods}

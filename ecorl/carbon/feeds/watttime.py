@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ecorl.carbon.feeds.answers import AnswerPart, ForecastPoint, forecast_of, in_order, utc
+from ecorl.carbon.feeds.answers import (
+    AnswerPart,
+    ForecastPoint,
+    forecast_of,
+    in_order,
+    refuse_made_up,
+    utc,
+)
 from ecorl.carbon.feeds.exchange import DEFAULT_LIMITS, HttpLimits
 from ecorl.carbon.feeds.http import JsonClient
 from ecorl.carbon.feeds.keys import Secret
@@ -266,6 +273,7 @@ class _Door:
 
     def _readable(self, answer: AnswerPart) -> dict[str, object]:
         """The answer with the parts that the client itself reads, of the type that it takes."""
+        refuse_made_up(answer)
         meta = answer.get("meta")
         plain = {name: part.value for name, part in meta.fields()}
         if plain.pop("warnings", None):

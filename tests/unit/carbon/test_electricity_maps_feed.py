@@ -65,7 +65,8 @@ def test_a_zone_now(server):
 
 
 def test_a_zone_by_direct_emissions(server):
-    server.script = [hour(emissionFactorType="direct", isEstimated=None), hour()]
+    unsaid = {"isEstimated": None, "estimationMethod": None}
+    server.script = [hour(emissionFactorType="direct", **unsaid), hour()]
     feed = maps_feed(server, scope=Scope.DIRECT)
     value = feed.read(NOW_S)
     assert (value.scope, value.is_estimated) == (Scope.DIRECT, None)
@@ -77,7 +78,8 @@ def test_a_zone_by_direct_emissions(server):
 
 
 def test_the_first_form_of_the_interface_has_fewer_fields(server):
-    server.script = [without(hour(), "emissionFactorType", "isEstimated", "temporalGranularity")]
+    newer = ("emissionFactorType", "isEstimated", "estimationMethod", "temporalGranularity")
+    server.script = [without(hour(), *newer)]
     assert maps_feed(server).read(NOW_S).is_estimated is None
 
 
