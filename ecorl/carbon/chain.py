@@ -7,8 +7,9 @@ never 0, and never a value that somebody made up.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -16,9 +17,15 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ecorl.carbon.feeds.protocol import Feed, FeedInfo
-from ecorl.carbon.plausibility import doubt_of
-from ecorl.errors import FeedError, FeedRefused
-from ecorl.grid import Intensity
+from ecorl.carbon.plausibility import (
+    doubt_by_itself,
+    doubt_of,
+    explains_zero,
+    zeros_that_count,
+)
+from ecorl.errors import FeedError, FeedRefused, FeedSilent
+from ecorl.grid import Intensity, MarginalIntensity, Scope
+from ecorl.kinds import Provenance
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +52,7 @@ class Unused(StrEnum):
     AHEAD = "ahead"  # its interval begins in the future
     BACKWARDS = "backwards"  # its interval is earlier than one that the feed gave before
     RESTING = "resting"  # the source asked to be left alone for a while
+    DIRTIER = "dirtier"  # it is of an earlier time than values in doubt, which are all lower
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,21 @@ class FeedAnswer(Generic[Kind]):
     refusals: tuple[Refusal, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Doubted:
+    """What a feed said and what is not believed.
+
+    Attributes:
+        at_s: a time that it is about, s since 1970.
+        g_per_kwh: the intensity, g/kWh.
+        may_be: whether it may be a grid's; a 0 over the life cycle is none's.
+    """
+
+    at_s: float
+    g_per_kwh: float
+    may_be: bool
+
+
 @dataclass(slots=True)
 class _Memory(Generic[Kind]):
     """What is known of a feed.
@@ -84,12 +107,30 @@ class _Memory(Generic[Kind]):
     Attributes:
         accepted: its values so far, in the order of time.
         newest: the one that it gave last and that was believed; None before the first.
+        zeros: those that it gave in a row last, of which too few are known to count.
+        doubted: what it said last, where that was not believed; None since a value was.
         rests_until_s: before then it is not asked, s since 1970.
     """
 
     accepted: deque[Kind] = field(default_factory=deque)
     newest: Kind | None = None
+    zeros: list[Kind] = field(default_factory=list)
+    doubted: _Doubted | None = None
     rests_until_s: float = 0.0
+
+    def recall(self, told: Sequence[Kind]) -> None:
+        """Remember what a feed tells of its last weeks, without what no grid emits.
+
+        Args:
+            told: in the order of time.
+        """
+        explained = [explains_zero(v.scope, v.mix) for v in told]
+        counting = zeros_that_count([v.g_per_kwh for v in told], explained)
+        for number, value in enumerate(told):
+            is_open = value.g_per_kwh == 0 and explained[number] is not False
+            self.zeros = [*self.zeros, value] if is_open and number not in counting else []
+            if doubt_by_itself(value.g_per_kwh, number in counting) is None:
+                self.accepted.append(value)
 
 
 class FeedChain(Generic[Kind]):
@@ -121,26 +162,38 @@ class FeedChain(Generic[Kind]):
             except FeedError as error:
                 logger.info("%s told no history: %s", feed.info.name, error)
                 continue
-            self._memories[feed.info.name].accepted.extend(told)
+            if _is_judged(feed, told):
+                self._memories[feed.info.name].recall(told)
+            else:
+                self._memories[feed.info.name].accepted.extend(told)
 
     def ask(self, now_s: float) -> FeedAnswer[Kind]:
         """Ask the feeds; takes as long as they do.
 
         When none of them has a new value, the first counts of those that they gave before and that
-        are still fresh: one question without an answer makes no known value unknown.
+        are still fresh: one question without an answer makes no known value unknown. But no value
+        of an earlier time counts that is above all that is in doubt: what is not believed of an
+        hour makes it unknown at most, never dirtier than each reading of it.
 
         Args:
             now_s: time, s since 1970.
         """
         refusals: list[Refusal] = []
+        doubted: list[_Doubted] = []
         for feed in self.feeds:
             found = self._from(feed, now_s)
             if not isinstance(found, Refusal):
-                return FeedAnswer(now_s, found, tuple(refusals))
+                if not _is_dirtier(found, [d for d in doubted if d.may_be]):
+                    return FeedAnswer(now_s, found, tuple(refusals))
+                detail = f"{found.g_per_kwh:g} {found.gas}, of an earlier time than lower values"
+                found = Refusal(found.feed, Unused.DIRTIER, f"{detail} that are in doubt")
             refusals.append(found)
+            memory = self._memories[feed.info.name]
+            doubted += [] if memory.doubted is None else [memory.doubted]
         before = (self._memories[feed.info.name].newest for feed in self.feeds)
         fresh = (v for v in before if v is not None and self.still_counts(v, now_s))
-        return FeedAnswer(now_s, next(fresh, None), tuple(refusals))
+        held = (v for v in fresh if not _is_dirtier(v, doubted))
+        return FeedAnswer(now_s, next(held, None), tuple(refusals))
 
     def feed(self, name: str) -> Feed[Kind]:
         """The feed of a name.
@@ -188,11 +241,17 @@ class FeedChain(Generic[Kind]):
         except FeedError as error:
             if isinstance(error, FeedRefused) and error.retry_after_s is not None:
                 memory.rests_until_s = now_s + error.retry_after_s
+            if isinstance(error, FeedSilent) and error.doubted_g_per_kwh is not None:
+                g_per_kwh = error.doubted_g_per_kwh
+                memory.doubted = _Doubted(now_s, g_per_kwh, may_be=g_per_kwh > 0)
             return Refusal(name, type(error).__name__, str(error))
         refusal = self._out_of_time(value, memory, now_s)
-        # What the user has stated is no reading of a grid.
-        if refusal is None and not feed.info.is_stated:
+        if refusal is None and _is_judged(feed, (value,)):
             refusal = self._doubted(value, memory)
+            if refusal is not None:
+                may_be = value.g_per_kwh > 0 or value.scope is Scope.DIRECT
+                middle_s = (value.start_s + value.end_s) / 2
+                memory.doubted = _Doubted(middle_s, value.g_per_kwh, may_be)
         return refusal or self._accept(value, memory, _remembered_s(feed.info))
 
     def _out_of_time(self, value: Kind, memory: _Memory[Kind], now_s: float) -> Refusal | None:
@@ -214,8 +273,19 @@ class FeedChain(Generic[Kind]):
         """Why a value cannot be believed, or None."""
         before = [v for v in memory.accepted if v.start_s < value.start_s]
         times_s = np.array([v.start_s for v in before], np.float64)
-        values = np.array([v.g_per_kwh for v in before], np.float64)
-        doubt = doubt_of(value.start_s, value.g_per_kwh, times_s, values)
+        values = [v.g_per_kwh for v in before]
+        explained = explains_zero(value.scope, value.mix)
+        is_open = value.g_per_kwh == 0 and explained is not False
+        row = [v for v in memory.zeros if v.start_s < value.start_s]
+        memory.zeros = [*row, value] if is_open else []
+        told = [*values, *(v.g_per_kwh for v in memory.zeros)]
+        doubt = doubt_of(
+            value.start_s, value.g_per_kwh, times_s, np.array(values, np.float64), value.scope,
+            may_be_zero=is_open
+            and len(told) - 1 in zeros_that_count(told, [*[None] * (len(told) - 1), explained]),
+            # The plant that follows the load changes at once, down to one that burns nothing.
+            is_explained=explained is True or isinstance(value, MarginalIntensity),
+        )  # fmt: skip
         return (
             None
             if doubt is None
@@ -227,11 +297,30 @@ class FeedChain(Generic[Kind]):
         # A provider may correct what it said of the interval under way.
         if accepted and accepted[-1].start_s == value.start_s:
             accepted.pop()
+        # Zeros that were open count with the ones behind them, or not at all.
+        accepted.extend(v for v in memory.zeros if v is not value)
+        memory.zeros = []
         accepted.append(value)
-        memory.newest = value
+        memory.newest, memory.doubted = value, None
         while accepted[0].start_s < value.start_s - remembered_s:
             accepted.popleft()
         return value
+
+
+def _is_judged(feed: Feed[Kind], values: Sequence[Kind]) -> bool:
+    """Whether values are still to be judged.
+
+    What the user has stated is no reading of a grid, and a recording was judged when it was read,
+    by what came after, too.
+    """
+    is_recorded = bool(values) and values[0].provenance is Provenance.REPLAYED
+    return not (feed.info.is_stated or is_recorded)
+
+
+def _is_dirtier(value: Intensity, doubted: Iterable[_Doubted]) -> bool:
+    """Whether a value is of an earlier time than others, all of which are lower."""
+    later = [d.g_per_kwh for d in doubted if d.at_s >= value.end_s and math.isfinite(d.g_per_kwh)]
+    return bool(later) and value.g_per_kwh > max(later)
 
 
 def _remembered_s(info: FeedInfo) -> float:

@@ -11,18 +11,24 @@ sunshine halves within an hour each morning, one with much water leaves its rang
 `doubts_in` also knows what came after, as one does who reads a recording. On top of the first rule
 it doubts a single row that leaves its neighbours, which agree with each other, and that comes back
 in one step, when the grid hardly ever does that.
+
+A value of 0 is what a dead source reads. Over the life cycle of its plants no grid emits nothing;
+directly, one of wind, sun, water and nuclear power does. So a 0 of the direct scope counts where
+the mix of its time explains it, or where several follow each other and no mix speaks against them.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecorl.carbon.series import Series
+from ecorl.grid import Fuel, Scope
 
 MAX_G_PER_KWH = 3000.0
 """No grid emits more, g/kWh: the worst coal plants emit half of it, small diesel sets a third."""
@@ -64,13 +70,29 @@ LONE_FACTOR = 3.0
 and the two after it, and than the grid's usual departures. In the same records genuine rows reach
 2.3 of both, bad ones 4.4 and more."""
 
+SEVERAL = 3
+"""So many zeros in a row count without a mix, in the direct scope. Invented: a source that drops
+out for a row or two does not pass for a grid."""
+
+NEAR_ZERO_G_PER_KWH = 50.0
+"""Added to direct intensities before they are compared, g/kWh: relations say nothing of grids that
+come down to 0. Invented: one that was at 50 g/kWh in the last weeks may come down to 0, and one
+that never was below 100 may not at once."""
+
+EXPLAINED_FROM = 0.99
+"""Share of what emits nothing directly from which on a mix explains a 0: a hundredth of gas makes
+4 g/kWh, and providers round shares to a thousandth."""
+
+_CARBON_FREE = frozenset({Fuel.WIND, Fuel.SOLAR, Fuel.HYDRO, Fuel.GEOTHERMAL, Fuel.NUCLEAR})
+_FOSSIL = frozenset({Fuel.GAS, Fuel.OIL, Fuel.COAL})
+
 
 class Doubt(StrEnum):
     """Why a value is not believed."""
 
     NOT_FINITE = "not_finite"  # it is no number, or infinite
     NEGATIVE = "negative"  # no electricity takes carbon out of the air
-    ZERO = "zero"  # what a dead source reads; no grid of some size is without any emissions
+    ZERO = "zero"  # what a dead source reads, and nothing explains
     ABOVE_ANY_GRID = "above_any_grid"  # beyond what any mix of plants can emit
     OUT_OF_KEEPING = "out_of_keeping"  # beyond what this grid does, by its last weeks
 
@@ -80,6 +102,10 @@ def doubt_of(
     g_per_kwh: float,
     times_s: NDArray[np.float64],
     values: NDArray[np.float64],
+    scope: Scope = Scope.LIFE_CYCLE,
+    *,
+    may_be_zero: bool = False,
+    is_explained: bool = False,
 ) -> Doubt | None:
     """Why a value is not to be believed, or None.
 
@@ -91,16 +117,21 @@ def doubt_of(
         times_s: ``[n] float64``, begins of earlier intervals, ascending, s since 1970.
         values: ``[n] float64``, what was believed for them, g/kWh; those that cannot be by
             themselves are left out.
+        scope: of the values.
+        may_be_zero: whether a 0 counts here, by `zeros_that_count`.
+        is_explained: whether something beside the value explains that it is low.
     """
-    by_itself = doubt_by_itself(g_per_kwh)
+    by_itself = doubt_by_itself(g_per_kwh, may_be_zero)
     if by_itself is not None:
         return by_itself
-    is_used = (times_s < start_s) & (times_s >= start_s - WINDOW_S) & (values > 0)
-    is_used &= values <= MAX_G_PER_KWH
-    past_s, past = times_s[is_used], np.log(values[is_used])
+    is_used = (times_s < start_s) & (times_s >= start_s - WINDOW_S) & (values <= MAX_G_PER_KWH)
+    is_used &= values >= 0 if scope is Scope.DIRECT else values > 0
+    past_s, past = times_s[is_used], np.log(values[is_used] + _added(scope))
     if not _can_judge(len(past), past_s, start_s):
         return None
-    value = math.log(g_per_kwh)
+    value = math.log(g_per_kwh + _added(scope))
+    if is_explained and value < np.median(past):
+        return None
     if not _is_outside(value, np.sort(past)):
         return None
     change = abs(value - float(past[-1]))
@@ -108,42 +139,88 @@ def doubt_of(
     return Doubt.OUT_OF_KEEPING if change > CHANGE_FACTOR * usual else None
 
 
-def doubt_by_itself(g_per_kwh: float) -> Doubt | None:
+def explains_zero(scope: Scope, mix: Mapping[Fuel, float] | None) -> bool | None:
+    """Whether a grid of a mix emits nothing; None where the mix does not decide that.
+
+    Args:
+        scope: which emissions are meant.
+        mix: share of each fuel, 0 to 1; None where it is not known.
+    """
+    if scope is not Scope.DIRECT:
+        return False
+    if mix is None:
+        return None
+    if sum(share for fuel, share in mix.items() if fuel in _CARBON_FREE) >= EXPLAINED_FROM:
+        return True
+    burnt = sum(share for fuel, share in mix.items() if fuel in _FOSSIL)
+    return None if burnt <= 1 - EXPLAINED_FROM else False
+
+
+def zeros_that_count(values: Sequence[float], explained: Sequence[bool | None]) -> set[int]:
+    """Numbers of the zeros that are a grid's, of values in the order of time.
+
+    Args:
+        values: intensities, g/kWh; what is missing (NaN) parts no row of zeros.
+        explained: of each value, what `explains_zero` says.
+    """
+    found: set[int] = set()
+    row: list[int] = []
+    for number, value in enumerate((*values, math.inf)):
+        if value == 0 and explained[number] is not False:
+            row.append(number)
+        elif not math.isnan(value):
+            found.update(n for n in row if explained[n] or len(row) >= SEVERAL)
+            row = []
+    return found
+
+
+def doubt_by_itself(g_per_kwh: float, may_be_zero: bool = False) -> Doubt | None:
     """Why a value cannot be any grid's intensity, or None.
 
     Args:
         g_per_kwh: the value, g/kWh.
+        may_be_zero: whether a 0 counts here, by `zeros_that_count`.
     """
     if not math.isfinite(g_per_kwh):
         return Doubt.NOT_FINITE
     if g_per_kwh < 0:
         return Doubt.NEGATIVE
-    if g_per_kwh == 0:
+    if g_per_kwh == 0 and not may_be_zero:
         return Doubt.ZERO
     return Doubt.ABOVE_ANY_GRID if g_per_kwh > MAX_G_PER_KWH else None
 
 
-def doubts_in(series: Series) -> dict[int, Doubt]:
+def doubts_in(
+    series: Series,
+    scope: Scope = Scope.LIFE_CYCLE,
+    explained: Sequence[bool | None] | None = None,
+) -> dict[int, Doubt]:
     """The values of a recorded series that are not to be believed, by their number.
 
     Args:
         series: intensities, g/kWh; what is missing (NaN) is not doubted.
+        scope: of the values.
+        explained: of each value, what `explains_zero` says; None where no mix is known.
     """
-    doubts = _one_by_one(series)
+    if explained is None:
+        explained = [explains_zero(scope, None)] * len(series.values)
+    doubts = _one_by_one(series, scope, explained)
     left = series.values.copy()
     left[list(doubts)] = np.nan
-    for number in _lone_rows(series.step_s, left):
-        doubts[number] = Doubt.OUT_OF_KEEPING
+    for number in _lone_rows(series.step_s, np.log(left + _added(scope))):
+        if not (explained[number] and left[number] < left[number - 1]):
+            doubts[number] = Doubt.OUT_OF_KEEPING
     return dict(sorted(doubts.items()))
 
 
-def _one_by_one(series: Series) -> dict[int, Doubt]:
+def _one_by_one(series: Series, scope: Scope, explained: Sequence[bool | None]) -> dict[int, Doubt]:
     """What `doubt_of` says of each value, given those that it believed before.
 
     Of a year in steps of five minutes most values are seen to be in range by a sorted window that
     is carried along; only the others are asked about.
     """
     doubts: dict[int, Doubt] = {}
+    zeros, added = zeros_that_count(series.values.tolist(), explained), _added(scope)
     numbers = np.arange(len(series.values), dtype=np.float64)
     times_s: NDArray[np.float64] = series.start_s + series.step_s * numbers
     believed = series.values.copy()
@@ -152,20 +229,26 @@ def _one_by_one(series: Series) -> dict[int, Doubt]:
     for number, g_per_kwh in enumerate(series.values.tolist()):
         if math.isnan(g_per_kwh):
             continue
-        doubt = doubt_by_itself(g_per_kwh)
+        doubt = doubt_by_itself(g_per_kwh, number in zeros)
         while times_s[first] < times_s[number] - WINDOW_S:
             if not math.isnan(believed[first]):
-                del window[bisect_left(window, math.log(believed[first]))]
+                del window[bisect_left(window, math.log(believed[first] + added))]
             first += 1
-        if doubt is None and window and _is_outside(math.log(g_per_kwh), window):
+        if doubt is None and window and _is_outside(math.log(g_per_kwh + added), window):
             past = slice(first, number)
-            doubt = doubt_of(float(times_s[number]), g_per_kwh, times_s[past], believed[past])
+            start_s, is_explained = float(times_s[number]), bool(explained[number])
+            doubt = doubt_of(start_s, g_per_kwh, times_s[past], believed[past], scope,
+                             may_be_zero=True, is_explained=is_explained)  # fmt: skip
         if doubt is None:
-            insort(window, math.log(g_per_kwh))
+            insort(window, math.log(g_per_kwh + added))
         else:
             doubts[number] = doubt
             believed[number] = np.nan
     return doubts
+
+
+def _added(scope: Scope) -> float:
+    return NEAR_ZERO_G_PER_KWH if scope is Scope.DIRECT else 0.0
 
 
 def _can_judge(n: int, past_s: NDArray[np.float64], start_s: float) -> bool:
@@ -200,9 +283,8 @@ def _trimmed_high(values: NDArray[np.float64]) -> float:
     return float(np.partition(values, kept)[kept])
 
 
-def _lone_rows(step_s: float, values: NDArray[np.float64]) -> list[int]:
+def _lone_rows(step_s: float, logs: NDArray[np.float64]) -> list[int]:
     """Numbers of the rows that depart from all around them for one step."""
-    logs = np.log(values)
     n_window = int(WINDOW_S / step_s)
     if len(logs) < MIN_VALUES or len(logs) * step_s < MIN_SPAN_S:
         return []

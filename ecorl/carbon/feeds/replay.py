@@ -61,7 +61,8 @@ class ReplayFeed:
         number = self._newest(now_s)
         value = self._value(number, now_s)
         if value is None:
-            raise FeedSilent(f"{self._trace.path.name} lacks the value of this time")
+            message = f"{self._trace.path.name} lacks the value of this time"
+            raise FeedSilent(message, self._trace.doubted.get(number))
         return value
 
     def history(self, start_s: float, end_s: float) -> tuple[AverageIntensity, ...]:

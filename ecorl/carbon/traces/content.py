@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,7 @@ class Content:
         repairs: what was changed.
         generation_mw: ``[n_rows] float64``, generation from all fuels, MW, NaN where it is missing.
         end: number of the column with the ends of the intervals that begin at the times, or None.
+        carbon_free: ``[n_rows] float64``, share of what emits nothing directly, 0 to 1.
     """
 
     time: int
@@ -55,15 +57,26 @@ class Content:
     repairs: tuple[Repair, ...] = ()
     generation_mw: NDArray[np.float64] | None = None
     end: int | None = None
+    carbon_free: NDArray[np.float64] | None = None
 
 
-def check_unit(table: CsvTable, column: int, values: NDArray[np.float64]) -> None:
+def check_unit(
+    table: CsvTable,
+    column: int,
+    values: NDArray[np.float64],
+    scope: Scope = Scope.LIFE_CYCLE,
+    *,
+    is_named: bool = False,
+) -> None:
     """Refuse a column whose values cannot be g/kWh of a grid.
 
     Args:
         table: the file.
         column: number of the column.
         values: its values, in what they are taken for: g/kWh.
+        scope: of the values. Directly a grid may emit nothing: there zeros tell nothing of a unit,
+            and where it is named, small values tell nothing either.
+        is_named: whether the file names the unit.
 
     Raises:
         DataError: when the column has no value at all, or its median is far from what grids emit.
@@ -71,10 +84,16 @@ def check_unit(table: CsvTable, column: int, values: NDArray[np.float64]) -> Non
     known = np.flatnonzero(~np.isnan(values))
     if not len(known):
         raise table.mistake(0, column, "no row of the column has a value")
+    of, least = "the column", MIN_MEDIAN_G_PER_KWH
+    if scope is Scope.DIRECT:
+        of, least = "its values other than 0", -math.inf if is_named else least
+        known = known[values[known] != 0]
+        if not len(known):
+            return
     median = float(np.median(values[known]))
-    if not MIN_MEDIAN_G_PER_KWH <= median <= MAX_G_PER_KWH:
+    if not least <= median <= MAX_G_PER_KWH:
         why = (
-            f"the median of the column is {median:g}; expected are g/kWh, of which grids emit"
+            f"the median of {of} is {median:g}; expected are g/kWh, of which grids emit"
             f" {MIN_MEDIAN_G_PER_KWH:g} to {MAX_G_PER_KWH:g}"
         )
         raise table.mistake(int(known[0]), column, why)

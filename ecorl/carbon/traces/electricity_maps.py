@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from ecorl.carbon.marks import names_estimation, says_made_up
 from ecorl.carbon.traces.content import Content, check_unit
 from ecorl.carbon.traces.table import CsvTable
 from ecorl.errors import DataError
@@ -19,7 +20,12 @@ _INTENSITY = {
     Scope.DIRECT: re.compile(r"carbon intensity g\S+/kwh \(direct\)", re.IGNORECASE),
 }
 _RENEWABLE = re.compile(r"renewable energy percentage \(re%\)|renewable percentage", re.IGNORECASE)
+_CARBON_FREE = re.compile(
+    r"carbon-free energy percentage \(cfe%\)|low carbon percentage", re.IGNORECASE
+)
 _ESTIMATED = re.compile(r"data estimated", re.IGNORECASE)
+_METHOD = re.compile(r"data estimation method", re.IGNORECASE)
+_SOURCE = re.compile(r"data source", re.IGNORECASE)
 _ZONE = re.compile(r"zone id", re.IGNORECASE)
 
 _FACTORS = {
@@ -54,8 +60,9 @@ def read_electricity_maps(table: CsvTable, scope: Scope | None) -> Content:
     if time is None or value is None:
         raise DataError(f"{table.path}:1: no column has the intensity of {scope}")
     _check_zone(table)
+    _refuse_made_up(table)
     g_per_kwh = table.numbers(value)
-    check_unit(table, value, g_per_kwh)
+    check_unit(table, value, g_per_kwh, scope, is_named=True)
     return Content(
         time=time,
         value=value,
@@ -65,7 +72,8 @@ def read_electricity_maps(table: CsvTable, scope: Scope | None) -> Content:
         scope=scope,
         gas=Gas.CO2E,
         factors=_FACTORS[scope],
-        renewable=_renewable(table),
+        renewable=_share(table, _RENEWABLE),
+        carbon_free=_share(table, _CARBON_FREE) if scope is Scope.DIRECT else None,
         estimated=_estimated(table),
     )
 
@@ -84,8 +92,17 @@ def _check_zone(table: CsvTable) -> None:
             raise table.mistake(row, column, f"expected is one zone in a file, here {zones[0]}")
 
 
-def _renewable(table: CsvTable) -> NDArray[np.float64] | None:
-    column = _number(table.columns, _RENEWABLE)
+def _refuse_made_up(table: CsvTable) -> None:
+    for pattern in (_METHOD, _SOURCE):
+        column = _number(table.columns, pattern)
+        for row, cell in enumerate(() if column is None else table.cells(column)):
+            if column is not None and says_made_up(cell):
+                why = "the values are made up, as for a sandbox or test key"
+                raise table.mistake(row, column, why)
+
+
+def _share(table: CsvTable, pattern: re.Pattern[str]) -> NDArray[np.float64] | None:
+    column = _number(table.columns, pattern)
     if column is None:
         return None
     shares = table.numbers(column) / 100.0
@@ -96,11 +113,14 @@ def _renewable(table: CsvTable) -> NDArray[np.float64] | None:
 
 
 def _estimated(table: CsvTable) -> NDArray[np.bool_] | None:
-    column = _number(table.columns, _ESTIMATED)
-    if column is None:
-        return None
-    cells = [cell.lower() for cell in table.cells(column)]
+    """Which rows are estimates, by their flag or by the method that is named; None: not said."""
+    column, method = _number(table.columns, _ESTIMATED), _number(table.columns, _METHOD)
+    cells = [] if column is None else [cell.lower() for cell in table.cells(column)]
     for row, cell in enumerate(cells):
-        if cell not in _ANSWERS:
+        if column is not None and cell not in _ANSWERS:
             raise table.mistake(row, column, "expected is true or false")
-    return np.array([_ANSWERS[cell] for cell in cells], np.bool_) if any(cells) else None
+    is_named = [names_estimation(m) for m in ([] if method is None else table.cells(method))]
+    if not any(cells) and not any(is_named):
+        return None
+    is_flagged = np.array([_ANSWERS[cell] for cell in cells] or False, np.bool_)
+    return is_flagged | np.array(is_named or False, np.bool_)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.plausibility import Doubt, doubts_in
+from ecorl.carbon.plausibility import EXPLAINED_FROM, Doubt, doubts_in
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.content import Content
 from ecorl.carbon.traces.eia930 import is_eia930, read_eia930
@@ -30,7 +32,7 @@ _log = logging.getLogger(__name__)
 _DOUBTS = {
     Doubt.NOT_FINITE: "is not finite",
     Doubt.NEGATIVE: "is negative",
-    Doubt.ZERO: "is what no grid emits",
+    Doubt.ZERO: "is what no grid emits unless its mix explains it",
     Doubt.ABOVE_ANY_GRID: "is more than any grid emits",
     Doubt.OUT_OF_KEEPING: "is out of keeping with what the grid emitted around it",
 }
@@ -70,16 +72,19 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
         check_pairs(table, content.end, times, raster.step_s)
     values = raster.place(content.g_per_kwh)
     repairs = [*content.repairs, *raster.repairs, *_missing(table, content, raster, values)]
-    doubts = doubts_in(Series(raster.start_s, raster.step_s, values))
+    series = Series(raster.start_s, raster.step_s, values)
+    doubts = doubts_in(series, content.scope, _explained(content, raster))
     for number, doubt in doubts.items():
         what = f"{values[number]:.1f} g/kWh {_DOUBTS[doubt]}, and became missing"
         repairs.append(Repair(table.lines[raster.rows[number]], content.value_name, what))
+    doubted = {number: float(values[number]) for number in doubts}
     values[list(doubts)] = np.nan
     if np.isnan(values).all():
         raise table.mistake(0, content.value, "no row has an intensity that can be believed")
     repairs.sort(key=lambda repair: repair.line)
     _tell(path, repairs)
-    return _trace(path, content, raster, values, tuple(repairs))
+    made = _trace(path, content, raster, values, tuple(repairs))
+    return replace(made, doubted=doubted)
 
 
 def _tell(path: Path, repairs: list[Repair]) -> None:
@@ -103,6 +108,14 @@ def _content(table: CsvTable, scope: Scope | None) -> Content:
         " (timestamp,WND,SUN,...), an export of Electricity Maps, or two columns (time and"
         " intensity), or three (from, to and intensity)"
     )
+
+
+def _explained(content: Content, raster: Raster) -> list[bool | None] | None:
+    """Of each interval, whether the file's share of carbon-free electricity explains a 0."""
+    if content.scope is not Scope.DIRECT or content.carbon_free is None:
+        return None
+    shares = raster.place(content.carbon_free).tolist()
+    return [None if math.isnan(share) else share >= EXPLAINED_FROM for share in shares]
 
 
 def _missing(

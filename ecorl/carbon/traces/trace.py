@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,7 @@ class GridTrace:
         repairs: what was changed, in the order of lines.
         generation_mw: all that the grid's plants fed in, the total behind `mix`, MW, NaN where the
             intensity is missing; None where the file does not tell.
+        doubted: intensities of the file that are not believed, by number of interval, g/kWh.
     """
 
     name: str
@@ -64,6 +66,7 @@ class GridTrace:
     stated: Series | None
     repairs: tuple[Repair, ...]
     generation_mw: Series | None = None
+    doubted: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

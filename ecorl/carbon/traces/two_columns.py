@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from ecorl.carbon.traces.content import Content, check_unit
 from ecorl.carbon.traces.labels import Label, label_of
 from ecorl.carbon.traces.table import CsvTable
@@ -32,6 +34,7 @@ _UNIT = re.compile(
 )
 # Units of other things, and whatever stands in brackets.
 _OTHER_UNIT = re.compile(r"[(\[%]|(?<![a-z])([kmg]?wh?|eur|usd|percent)(?![a-z])", re.IGNORECASE)
+_ESTIMATED = re.compile(r"estimate", re.IGNORECASE)
 _MARGINAL = re.compile(r"marginal|moer", re.IGNORECASE)
 
 
@@ -79,7 +82,8 @@ def read_two_columns(
         )
     factor, gas, is_named = _unit(table, value)
     g_per_kwh = table.numbers(value) * factor
-    check_unit(table, value, g_per_kwh)
+    scope = scope or Scope.LIFE_CYCLE
+    check_unit(table, value, g_per_kwh, scope, is_named=is_named)
     repairs = []
     if not is_named:
         what = "no unit is named, and the values were taken as gCO2e/kWh"
@@ -90,9 +94,10 @@ def read_two_columns(
         value_name=name,
         g_per_kwh=g_per_kwh,
         figures=((value, g_per_kwh),),
-        scope=scope or Scope.LIFE_CYCLE,
+        scope=scope,
         gas=gas,
         factors=f"not stated in {table.path.name}",
+        estimated=np.ones(len(g_per_kwh), np.bool_) if _ESTIMATED.search(name) else None,
         repairs=tuple(repairs),
         end=times[1],
     )

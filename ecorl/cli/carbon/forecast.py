@@ -113,7 +113,8 @@ def _show_origin(
     kind = grid.config.carbon.waits_for.capitalize()
     info = grid.infos[value.feed]
     is_ours = forecast.model == RecencyAdaptivePool.name
-    how = f"modelled, from {value.provenance} values" if is_ours else str(ahead.provenance)
+    past = "estimated" if value.is_estimated else value.provenance
+    how = f"modelled, from {past} values" if is_ours else str(ahead.provenance)
     model = f"the {forecast.model}" if is_ours else forecast.model
     model = "the same source" if model == info.source else model
     made = moment(forecast.issued_s, grid.awaited.asked_s)

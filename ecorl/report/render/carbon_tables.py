@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ecorl.control import Command
+from ecorl.grid import told_provenance
 from ecorl.ledger import GearChoiceRow
 from ecorl.records import Provenance, weakest
 from ecorl.report.energy.carbon_model import (
@@ -130,13 +131,12 @@ def _feed_tables(facts: IntensityFacts) -> list[Table]:
     """The feeds of one kind of intensity, a table for each provenance."""
     heads = ("feed", "unit", "scope", "basis", "emission factors", "estimated", "share of time",
              "lowest", "mean", "highest")  # fmt: skip
-    tables = []
-    for provenance in Provenance:
-        own = [f for f in facts.feeds if f.provenance is provenance]
-        if own:
-            caption = f"Feeds of the {facts.kind} intensity that counted ({provenance})"
-            tables.append(table(heads, [_feed_cells(f) for f in own], 6, caption))
-    return tables
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for f in sorted(facts.feeds, key=lambda f: list(Provenance).index(f.provenance)):
+        told = told_provenance(f.provenance, f.is_estimated)
+        rows.setdefault(told, []).append(_feed_cells(f))
+    counted = f"Feeds of the {facts.kind} intensity that counted"
+    return [table(heads, own, 6, f"{counted} ({told})") for told, own in rows.items()]
 
 
 def _feed_cells(f: FeedFacts) -> tuple[str, ...]:

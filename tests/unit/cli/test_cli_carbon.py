@@ -333,7 +333,7 @@ def test_without_the_providers_forecast_the_past_goes_on(command, config, server
     assert len(rows) == 5
     assert rows[0] == ["Thu 12:00", "302", "302", "302"]
     assert all(float(low) <= float(mid) <= float(high) for _, mid, low, high in rows)
-    assert "Forecast by the recency-adaptive pool (modelled, from published values)" in out
+    assert "Forecast by the recency-adaptive pool (modelled, from estimated values)" in out
     assert "90 % of the values are to lie from low to high" in out
     assert "not the feed's own: Electricity Maps, zone DE has no forecast of its own." in out
     assert "t0ken" not in out
