@@ -20,6 +20,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+SIMULATOR = "ecorl-simulator"
+"""Name of a process that simulates a card, as the kernel shows it; 15 characters are the most."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -74,6 +77,16 @@ def _keyboard_held_back() -> Iterator[None]:
 def hear_keyboard() -> None:
     """Let SIGINT reach this process, and one that came since it was started."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def name_process(name: str) -> None:
+    """Give this process a name in the kernel's tables; where that is refused it keeps its own.
+
+    Args:
+        name: the name, at most 15 characters.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def die_with_parent(parent_pid: int) -> None:

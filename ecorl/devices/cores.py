@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SYS = Path("/sys")
-CGROUP = Path("/proc/self/cgroup")
+PROC = Path("/proc")
 
 
 def usable_cores() -> tuple[int, str]:
@@ -55,18 +55,21 @@ def _physical_cores(cpus: list[int]) -> int | None:
 
 def _quota_cpus() -> float | None:
     """The tightest CPU quota of the process's cgroup and those above it, in CPUs, or None."""
-    quotas = [quota for folder in _cgroup_folders() if (quota := _quota_of(folder)) is not None]
+    quotas = [quota for folder in cgroup_folders() if (quota := _quota_of(folder)) is not None]
     return min(quotas, default=None)
 
 
-def _cgroup_folders() -> Iterator[Path]:
-    """The folders of the process's CPU cgroup and of all above it, in both versions.
+def cgroup_folders(pid: int | str = "self") -> Iterator[Path]:
+    """The folders of a process's CPU cgroup and of all above it, in both versions.
 
     In a container the path may be one that only the machine outside knows; the mount's root is
     then the container's own group, so it is always among them.
+
+    Args:
+        pid: the process; this one when not given.
     """
     try:
-        lines = CGROUP.read_text("utf-8", "replace").splitlines()
+        lines = (PROC / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
     except OSError:
         return
     for line in lines:

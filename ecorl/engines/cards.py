@@ -11,8 +11,7 @@ from pathlib import Path
 
 from ecorl import config as cfg
 from ecorl.engines.fpga.bitstream.check import missing_part
-from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX
-from ecorl.engines.fpga.card.backend import KEY
+from ecorl.engines.fpga.card.backend import KEY, is_emulated
 from ecorl.engines.fpga.kernels.banks import overfull_bank
 from ecorl.engines.lanes.threaded import AsyncEngine
 
@@ -24,10 +23,9 @@ def real_cards(config: cfg.EngineConfig) -> tuple[int, ...]:
         XRT's numbers; empty for an engine without cards, and for one whose kernels are emulated.
     """
     offload = config.offload
-    if not isinstance(offload, cfg.FpgaEngineConfig) or offload.bitstream is None:
+    if not isinstance(offload, cfg.FpgaEngineConfig) or is_emulated(offload.bitstream):
         return ()
-    is_emulated = offload.bitstream.name.endswith(CSIM_SUFFIX)
-    return () if is_emulated else tuple(offload.cards)
+    return tuple(offload.cards)
 
 
 def missing_bitstream(config: cfg.EngineConfig) -> str | None:

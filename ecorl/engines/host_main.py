@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from ecorl.child_process import die_with_parent, hear_keyboard
+from ecorl.child_process import SIMULATOR, die_with_parent, hear_keyboard, name_process
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.messages import Fault, Ready, StartEngine, fault_of
 from ecorl.engines.lanes.threaded import Result, answer, told_of
@@ -45,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _load(start: StartEngine, link: Connection) -> InferenceEngine | None:
+    if start.spec.simulates_card:
+        name_process(SIMULATOR)
     sys.path.extend(path for path in start.import_path if path not in sys.path)
     try:
         with EngineBoundary() as boundary:

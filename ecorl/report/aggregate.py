@@ -164,6 +164,7 @@ def _missing(
     ]
     # Each attempt notes it again.
     missing += dict.fromkeys(e.detail for e in events if e.kind is EventKind.POWER_UNREAD)
+    missing += device_parts.work_left_out(reader.devices())
     missing += report.spending.gaps
     missing += [t.counter_doubt for t in report.telemetry if t.counter_doubt]
     missing += carbon_verdict.gaps(report.footprint)

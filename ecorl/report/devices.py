@@ -20,6 +20,7 @@ from ecorl.records import (
     EVALUATION_ROLE,
     FOREIGN_COUNTER,
     INFERENCE_STAGES,
+    DeviceKind,
     Provenance,
 )
 from ecorl.report.energy.causes import cause_of
@@ -28,6 +29,7 @@ from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import WAIT, Bar, DeviceTelemetry, PowerTrace, Timeline
 from ecorl.report.render.numbers import duration, figure, joules
 from ecorl.telemetry.check import CounterGap, achieved_refresh_s, counter_gap, poll_interval_s
+from ecorl.telemetry.sources.modelled import CGROUP_CPU_TIME, CPU_TIME, TREE_CPU_TIME
 
 _TIMELINE_ITERATIONS = 3
 _TRACE_POINTS = 240
@@ -37,6 +39,17 @@ _DOUBTFUL_FACTOR, _DOUBTFUL_S = 1.25, 1.0
 """Counter and power readings that differ by more than this factor are doubtful, over this time or
 more; over a short one a quarter of a second of it is allowed besides, for readings come late."""
 
+_OTHERS = (
+    "what other programs do for the run (servers, containers, a Ray cluster that was there before "
+    "it) is not in it, nor is the simulation of a card"
+)
+_LEFT_OUT = {
+    CPU_TIME: "the training's processes alone: the work of their children is not in it",
+    TREE_CPU_TIME: "the training's processes and of all that descend from them; "
+    f"{_OTHERS}, nor the last moments of processes for which no parent waits",
+    CGROUP_CPU_TIME: f"all that runs in the control group of the training's processes; {_OTHERS}",
+}
+"""Whose processor time a modelled processor's power has, and whose not, by its source."""
 
 _Series = tuple[Provenance, str]
 """What sets the readings of one device apart: provenance and source."""
@@ -91,6 +104,24 @@ def device_telemetry(
             lost = [] if by_series else errors
             found.append(_one_telemetry(device_id, row, key, [], [], lost, mine))
     return found
+
+
+def work_left_out(rows: Sequence[DeviceRow]) -> list[str]:
+    """Say of modelled processors whose work their figures have, and whose not; one line each kind.
+
+    Args:
+        rows: the devices that the attempts announced.
+    """
+    ids: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        source = row.source.partition(" ")[0]
+        if row.kind is DeviceKind.CPU and source in _LEFT_OUT:
+            ids[source].append(row.device_id)
+    return [
+        f"{', '.join(dict.fromkeys(found))}: power is modelled from the processor time of "
+        f"{_LEFT_OUT[source]}"
+        for source, found in ids.items()
+    ]
 
 
 def _middle(execution: ExecutionRow) -> int:

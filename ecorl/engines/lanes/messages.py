@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from ecorl import errors
 from ecorl.config import FaultInjection
+from ecorl.engines.fpga.card.backend import is_emulated
 from ecorl.records import FaultKind, ModelShape, Stage
 
 
@@ -44,6 +45,12 @@ class EngineSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
     faults: tuple[FaultInjection, ...] = ()
+
+    @property
+    def simulates_card(self) -> bool:
+        """Whether its process only stands for a card, whose time and energy are modelled."""
+        backend = self.options.get("backend")
+        return self.kind == "fpga" and is_emulated(None if backend is None else backend.bitstream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ def machine(tmp_path, monkeypatch):
                 (folder / "physical_package_id").write_text(f"{core // cores_per_package}\n")
                 (folder / "core_id").write_text(f"{core % cores_per_package}\n")
         monkeypatch.setattr(module, "SYS", sys)
-        monkeypatch.setattr(module, "CGROUP", tmp_path / "cgroup")
+        monkeypatch.setattr(module, "PROC", tmp_path / "proc")
+        (tmp_path / "proc/self").mkdir(parents=True)
         return sys / "fs/cgroup"
 
     return make
@@ -79,7 +80,7 @@ def write(path, text):
 )  # fmt: skip
 def test_a_cgroup_quota_limits(machine, tmp_path, quota, n_cores):
     fs = machine(range(8))
-    (tmp_path / "cgroup").write_text("0::/a/b\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
     write(fs / "a/b/cpu.max", f"{quota}\n")
     found, source = usable_cores()
     assert found == n_cores
@@ -88,7 +89,7 @@ def test_a_cgroup_quota_limits(machine, tmp_path, quota, n_cores):
 
 def test_a_quota_further_up_limits_too_and_the_source_names_it(machine, tmp_path):
     fs = machine(range(8))
-    (tmp_path / "cgroup").write_text("0::/a/b\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
     write(fs / "a/b/cpu.max", "max 100000\n")
     write(fs / "a/cpu.max", "250000 100000\n")
     assert usable_cores() == (3, "a cgroup's CPU quota of 2.5 CPUs, rounded up")
@@ -96,7 +97,7 @@ def test_a_quota_further_up_limits_too_and_the_source_names_it(machine, tmp_path
 
 def test_a_container_that_sees_its_own_group_as_the_root(machine, tmp_path):
     fs = machine(range(8))
-    (tmp_path / "cgroup").write_text("0::/\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     write(fs / "cpu.max", "200000 100000\n")
     assert usable_cores()[0] == 2
 
@@ -105,7 +106,7 @@ def test_a_container_that_sees_its_own_group_as_the_root(machine, tmp_path):
 def test_quotas_of_the_first_version(machine, tmp_path, folder):
     fs = machine(range(8))
     lines = "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/init.scope\n"
-    (tmp_path / "cgroup").write_text(lines)
+    (tmp_path / "proc/self/cgroup").write_text(lines)
     write(fs / folder / "cpu.cfs_quota_us", "100000\n")
     write(fs / folder / "cpu.cfs_period_us", "100000\n")
     write(fs / "memory/docker/x/cpu.cfs_quota_us", "1\n")
@@ -114,7 +115,7 @@ def test_quotas_of_the_first_version(machine, tmp_path, folder):
 
 def test_no_limit_in_the_first_version_reads_minus_one(machine, tmp_path):
     fs = machine(range(8))
-    (tmp_path / "cgroup").write_text("4:cpu,cpuacct:/\n")
+    (tmp_path / "proc/self/cgroup").write_text("4:cpu,cpuacct:/\n")
     write(fs / "cpu,cpuacct/cpu.cfs_quota_us", "-1\n")
     write(fs / "cpu,cpuacct/cpu.cfs_period_us", "100000\n")
     assert usable_cores()[0] == 4

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from ecorl.ledger import DeviceRecord
-from ecorl.records import FOREIGN_COUNTER, PowerSample, Provenance, Stage
+from ecorl.records import FOREIGN_COUNTER, DeviceKind, PowerSample, Provenance, Stage
 from ecorl.report.render.event_tables import telemetry_section
 from ecorl.report.render.page import render_html, render_json
 from ecorl.report.render.text import print_report
@@ -101,3 +101,25 @@ def test_a_counter_that_is_used_against_its_power_readings_is_doubtful(run, coun
     assert [line.endswith("(1.38 times); the counter is used") for line in lines] == [
         True
     ] * is_doubtful
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "words"),
+    [
+        ("modelled:cpu_time (7 W idle)", DeviceKind.CPU, ["processes alone", "children is not in"]),
+        ("modelled:cpu_time:tree (7 W idle)", DeviceKind.CPU, ["descend from them", "servers",
+         "simulation of a card", "no parent waits"]),
+        ("modelled:cpu_time:tree+cgroup (7 W)", DeviceKind.CPU, ["control group", "servers"]),
+        ("modelled:cpu_time (7 W idle)", DeviceKind.GPU, []),
+        ("rapl:package-0", DeviceKind.CPU, []),
+    ],
+)  # fmt: skip
+def test_what_a_modelled_processors_power_leaves_out_is_said_once(run, source, kind, words):
+    for device_id in ("cpu0", "cpu1"):
+        record = DeviceRecord(device_id, "host", Provenance.MODELLED, source, 7.0, kind=kind)
+        run.ledger.device(record)
+    told = [line for line in run.report().missing if "is modelled from" in line]
+    assert len(told) == bool(words)
+    for word in words:
+        assert word in told[0]
+        assert told[0].startswith("cpu0, cpu1: ")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX
 from ecorl.errors import ConfigError
 
 Host = Literal["auto", "csim", "xrt"]
@@ -15,6 +16,15 @@ bitstream is named, else on XRT's noop driver; ``auto`` means XRT where it is in
 the model, else the C-simulation."""
 
 KEY = "engine.offload"
+
+
+def is_emulated(bitstream: Path | None) -> bool:
+    """Whether this machine computes what a card would.
+
+    Args:
+        bitstream: xclbin or C-simulation container; None: the C-simulation is called directly.
+    """
+    return bitstream is None or bitstream.name.endswith(CSIM_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

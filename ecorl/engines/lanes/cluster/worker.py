@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ecorl.child_process import SIMULATOR, name_process
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.cluster.weights import CheckpointManifest, find_here, write_copy
 from ecorl.engines.lanes.messages import EngineSpec, Fault, Ready, fault_of
@@ -150,6 +151,8 @@ class AcceleratorWorker:
 
     def _timed(self, call: Callable[[], Result | Ready]) -> WorkerAnswer:
         """Make a call to the engine; the answer, with its begin and end."""
+        if self._spec.simulates_card:
+            name_process(SIMULATOR)  # Ray gives the process the name of each call
         begin_s = time.monotonic()
         outcome: Result | Ready | Fault | None = None
         with EngineBoundary() as boundary:

@@ -12,6 +12,7 @@ import pytest
 
 from ecorl.errors import DriverError, EcorlError
 from ecorl.records import DeviceKind, PowerSample, Provenance
+from ecorl.telemetry.sources import modelled
 from ecorl.telemetry.sources.modelled import ModelledSource
 from ecorl.telemetry.sources.null import NullSource
 from ecorl.telemetry.sources.nvml import NvmlSource
@@ -96,6 +97,8 @@ def modelled_case(request, tmp_path):
         process.wait()
 
     request.addfinalizer(end)
+    # The machine may have so many processes that each reading would not be a step.
+    request.getfixturevalue("monkeypatch").setattr(modelled, "MAX_SHARE", 1.0)
     return Case(
         lambda: ModelledSource(
             MeteredDevice("cpu0", DeviceKind.CPU, model=PowerModel(20.0, 65.0, (process.pid,), 2))
