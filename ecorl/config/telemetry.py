@@ -51,7 +51,10 @@ class XrtSourceConfig(Model):
 
 
 class ModelledSourceConfig(Model):
-    """Modelled: from a device profile and how busy the device is."""
+    """Modelled: from a device profile and how busy the device is.
+
+    A processor is as busy as the training's processes and all that descend from them.
+    """
 
     type: Literal["modelled"] = "modelled"
     interval_s: StrictFloat = Field(0.1, ge=0.01, le=10, description="time between two readings")

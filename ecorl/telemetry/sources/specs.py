@@ -46,7 +46,8 @@ class PowerModel:
     Attributes:
         idle_w: power at utilisation 0, W.
         active_w: power at utilisation 1, W.
-        pids: the processes whose CPU time tells the utilisation.
+        pids: the processes whose CPU time tells the utilisation; on a processor what descends from
+            them counts as they do.
         n_threads: threads that count as full use.
     """
 
