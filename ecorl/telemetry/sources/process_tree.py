@@ -35,10 +35,13 @@ class ProcessStat(NamedTuple):
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Read a process's name, parent and times; None where it does not exist.
+    """Read a process's name, parent and times; None where it does not exist or is hidden.
 
     Args:
         pid: the process.
+
+    Raises:
+        DeviceLost: the system refuses to read it now, which does not tell that it has gone.
     """
     try:
         fd = os.open(f"{PROC}/{pid}/stat", os.O_RDONLY)
@@ -46,8 +49,10 @@ def read_stat(pid: int) -> ProcessStat | None:
             text = os.read(fd, 4096).decode(errors="replace")
         finally:
             os.close(fd)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
+    except OSError as error:
+        raise DeviceLost(f"process {pid} cannot be read: {error}") from error
     # The name in parentheses may hold spaces and parentheses: fields count from the last one.
     head, _, rest = text.rpartition(")")
     fields = rest.split()
@@ -58,9 +63,16 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def list_pids() -> list[int]:
-    """Process ids of all processes of the machine that this one can see."""
-    # A path object for each name would take ten times as long.
-    return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208
+    """Process ids of all processes of the machine that this one can see.
+
+    Raises:
+        DeviceLost: the system refuses to list them now.
+    """
+    try:
+        names = os.listdir(PROC)  # noqa: PTH208  # ten times as fast as a path for each
+    except OSError as error:
+        raise DeviceLost(f"processes cannot be listed: {error}") from error
+    return [int(name) for name in names if name.isdigit()]
 
 
 @dataclass(slots=True)
@@ -139,7 +151,9 @@ class ProcessTree:
         self._strangers &= pids  # also keeps the set as small as the machine
         for pid in pids - self._strangers - self._members.keys():
             stat = read_stat(pid)
-            if stat is not None:
+            if stat is None:
+                self._strangers.add(pid)  # hidden: another user's
+            else:
                 found[pid] = stat
         while joining := [pid for pid, stat in found.items() if stat.parent in self._members]:
             for pid in joining:

@@ -1,5 +1,6 @@
 """Processor time of a tree of processes, against a kernel's table whose truth is known."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -292,6 +293,36 @@ def test_an_id_that_is_given_anew_is_another_process(kernel):
     kernel.fork(INIT, pid=child)
     kernel.work(child, 1000)
     assert meter.ticks() == meter.ticks() == 40
+
+
+def test_what_cannot_be_read_now_is_no_process_that_has_gone(monkeypatch):
+    """Too many open files: no reading, where a second one would count the process anew."""
+
+    def refuse(*args):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    tree = ProcessTree((os.getpid(),))
+    tree.open()
+    for name in ("open", "listdir"):
+        with monkeypatch.context() as broken:
+            broken.setattr(process_tree.os, name, refuse)
+            with pytest.raises(DeviceLost, match="Too many open files"):
+                tree.cpu_time_s()
+    assert tree.cpu_time_s() > 0
+
+
+def test_processes_that_are_hidden_are_looked_at_once(kernel):
+    hidden, look, asked = kernel.fork(INIT), kernel.read_stat, []
+
+    def seen(pid):
+        asked.append(pid)
+        return None if pid == hidden else look(pid)
+
+    process_tree.read_stat = seen  # the fixture sets it back
+    meter = Meter()
+    meter.ticks()
+    assert asked.count(hidden) == 1
+    assert meter.ticks() == 0
 
 
 def test_a_root_that_descends_from_another_counts_once(kernel):
