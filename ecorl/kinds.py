@@ -184,6 +184,7 @@ class FaultKind(StrEnum):
     WIDTH_UNCHANGED = "WidthUnchanged"
     # the Ray cluster of the run's own ended: training goes on from its newest checkpoint on another
     CLUSTER_LOST = "ClusterLost"
+    NOT_COUNTED = "NotCounted"  # rows or tokens of a training's batches are not known
 
 
 class EvaluationPhase(StrEnum):

@@ -26,7 +26,7 @@ from ecorl.errors import ConfigError, RunError
 from ecorl.loop.facts import count
 from ecorl.loop.opening import LoopPlan, open_runtime
 from ecorl.loop.stop_signals import StopSignals
-from ecorl.records import EvaluationPhase, EventKind, FaultEvent, Stage, StageWork
+from ecorl.records import EvaluationPhase, EventKind, FaultEvent, FaultKind, Stage, StageWork
 from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import record_checkpoint
 from ecorl.runtime.control.standing import stand
@@ -66,6 +66,7 @@ class MeasuredLoop:
         self._stage: StageRun | None = None
         self._why_stop = ""
         self._told = False
+        self._lacks: set[str] = set()
         self._logged = RunTotals()
         self._by_step = False
         self._saved: Path | None = None
@@ -175,6 +176,8 @@ class MeasuredLoop:
             Whether training should go on.
         """
         runtime = self._running()
+        if self._stage is not None:
+            return self.goes_on  # it has begun, and not ended
         left = None if self._total is None else max(0, self._total - self.n_steps)
         if left == 0:
             return self.goes_on  # the last step is done
@@ -287,6 +290,20 @@ class MeasuredLoop:
         runtime, figure = self._running(), _figure(name, value)
         with self._contained(runtime):
             runtime.record.metric(self.n_steps, name, figure)
+
+    def lack(self, why: str) -> None:
+        """Record why figures of the steps are missing, and warn of it, once for each reason.
+
+        Args:
+            why: one sentence.
+        """
+        if why in self._lacks:
+            return
+        self._lacks.add(why)
+        runtime = self._running()
+        with self._contained(runtime):
+            runtime.record.fault(FaultEvent(self.n_steps, FaultKind.NOT_COUNTED, "loop", why))
+            logger.warning("the record lacks figures, training goes on: %s", why)
 
     def figures(self) -> dict[str, float]:
         """Energy and emissions for a log of your own; see `ecorl.runtime.energy.log_figures`.

@@ -18,6 +18,7 @@ from ecorl.loop.opening import loop_config
 from ecorl.loop.processors import check_one_process
 from ecorl.runtime.runs.folder import with_seed_of_trainer
 from ecorl.runtime.runs.notices import ALREADY_ATTACHED
+from roll_adapters.transformers.batches import TrainedBatches, calling_trainer
 
 _GO_ON = "start its script again, with resume_from_checkpoint for train"
 
@@ -57,7 +58,7 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         self.has_ended = False
         self._undo: Callable[[], None] | None = None
         self._loop: MeasuredLoop | None = None
-        self._n_micro_steps = self._n_tokens_seen = 0
+        self._batches = TrainedBatches()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the record; safe to call twice.
@@ -66,6 +67,7 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
             error: that has ended the training; None when it ended by itself.
         """
         loop, self._loop = self._loop, None
+        self._batches.leave()
         if loop is not None:
             self.has_ended = True
             loop.close(error)
@@ -109,7 +111,7 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         loop.weights.append(Path(args.output_dir))
         loop.open()
         self._loop, self.has_ended = loop, False
-        self._n_micro_steps, self._n_tokens_seen = 0, int(state.num_input_tokens_seen)
+        self._batches.watch(calling_trainer(self))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for a clean window, if the run does so, and begin a step.
@@ -123,37 +125,20 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         if self._loop is not None:
             self._loop.begin_step()
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count a backward pass that no optimizer step follows.
-
-        Args:
-            args: the trainer's arguments.
-            state: the trainer's state.
-            control: not used.
-            **kwargs: not used.
-        """
-        self._n_micro_steps += 1
-
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End a step, with its rows, and its tokens where the trainer counts them.
-
-        It counts them with ``include_num_input_tokens_seen``; otherwise the record has none, and
-        no energy per token.
+        """End a step, with the rows and tokens that the trainer trained on in it.
 
         Args:
             args: the trainer's arguments.
             state: the trainer's state.
             control: told to save and stop, where training is to stop.
-            **kwargs: with the ``train_dataloader``.
+            **kwargs: not used.
         """
-        n_micro_steps, self._n_micro_steps = self._n_micro_steps + 1, 0
-        seen, before = int(state.num_input_tokens_seen), self._n_tokens_seen
-        self._n_tokens_seen = seen
         if self._loop is None:
             return
-        n_rows = _rows(args, state, n_micro_steps, kwargs.get("train_dataloader"))
-        counts_tokens = str(args.include_num_input_tokens_seen) not in ("no", "False")
-        self._loop.end_step(n_rows, seen - before if counts_tokens else None)
+        self._loop.end_step(*self._batches.take())
+        for why in self._batches.objections:
+            self._loop.lack(why)
         if not self._loop.goes_on:
             # Not where the step began: the trainer would leave it after its first backward pass,
             # and what that drew at random would be missing from a resume.
@@ -269,12 +254,3 @@ def _trainer_facts(args: Any) -> dict[str, str]:
         "seed": args.seed,
     }
     return told_facts(facts)
-
-
-def _rows(args: Any, state: Any, n_micro_steps: int, loader: Any) -> int:
-    """Rows of a step: full batches, but for the last one of an epoch where the loader tells."""
-    n_rows = int(state.train_batch_size or args.train_batch_size)
-    left_over = getattr(loader, "remainder", -1)
-    if getattr(loader, "end_of_dataloader", False) and left_over > 0:
-        return (n_micro_steps - 1) * n_rows + int(left_over)
-    return n_micro_steps * n_rows

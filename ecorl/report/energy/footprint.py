@@ -226,7 +226,8 @@ def _sci(
     generated = [r for r in kept if cause_of(r) is Cause.GENERATION]
     # A loop that generates nothing trains on samples.
     done = generated or [r for r in kept if r.stage is Stage.ACTOR_TRAIN]
-    n_sequences = sum(r.n_sequences for r in done)
+    rows = [r.n_sequences for r in done]
+    n_sequences = sum(rows) if all(rows) else 0  # 0 of one of them: it is not known
     n_tokens = spending.n_output_tokens
     per_run_g = operational_g + (embodied_g or 0.0)
     provenances = [column.provenance]

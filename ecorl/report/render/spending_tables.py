@@ -256,7 +256,7 @@ def _stage_cells(r: StageRow, all_s: float, factor: float) -> tuple[str, ...]:
         r.role,
         r.device if n == 1 else f"{r.device} x {n}",
         count(r.n_calls),
-        count(r.n_sequences),
+        tokens(r.n_sequences, r.n_sequences),
         tokens(r.n_tokens, r.n_tokens),
         tokens(r.n_output_tokens, r.n_tokens),
         figure(r.time_s) + _of(r.n_timed, r.n_calls),

@@ -207,6 +207,7 @@ def _work(report: Report, reader: LedgerReader, known: RunConfig) -> WorkDone:
     generated = [r for r in kept if cause_of(r) is Cause.GENERATION]
     trained = [r for r in kept if r.stage is Stage.ACTOR_TRAIN]
     done = generated or trained
+    n_rows = [r.n_sequences for r in done]
     tokens = sum(r.n_output_tokens if generated else r.n_tokens for r in done)
     steps = _whole(meta.get(ACCUMULATION))
     batch = _whole(meta.get(EFFECTIVE_BATCH))
@@ -218,7 +219,7 @@ def _work(report: Report, reader: LedgerReader, known: RunConfig) -> WorkDone:
     return WorkDone(
         n_steps=report.head.n_steps_done,
         # A step that was trained on nothing is one of which nobody counted.
-        n_samples=sum(r.n_sequences for r in done) or None,
+        n_samples=sum(n_rows) or None if all(n_rows) else None,
         n_tokens=tokens or None,
         models=report.head.models,
         effective_batch_size=batch,
