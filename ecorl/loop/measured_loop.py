@@ -30,7 +30,7 @@ from ecorl.records import EvaluationPhase, EventKind, FaultEvent, FaultKind, Sta
 from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import record_checkpoint
 from ecorl.runtime.control.standing import stand
-from ecorl.runtime.energy.log_figures import log_figures
+from ecorl.runtime.energy.log_figures import await_settled, log_figures
 from ecorl.runtime.handles import RunTotals, StageRun
 from ecorl.runtime.memory import host_peak_bytes, record_peak_memory, restart_host_peak
 from ecorl.runtime.protocol import Runtime
@@ -305,12 +305,19 @@ class MeasuredLoop:
             runtime.record.fault(FaultEvent(self.n_steps, FaultKind.NOT_COUNTED, "loop", why))
             logger.warning("the record lacks figures, training goes on: %s", why)
 
-    def figures(self) -> dict[str, float]:
+    def figures(self, *, is_last: bool = False) -> dict[str, float]:
         """Energy and emissions for a log of your own; see `ecorl.runtime.energy.log_figures`.
 
         The figures of the stage are those since the last call; a missing one has no key.
+
+        Args:
+            is_last: whether no other log follows: then the energy of the steps that have ended
+                last is waited for, a second or so.
         """
         runtime, found = self._running(), dict[str, float]()
+        with self._contained(runtime):
+            if is_last:
+                await_settled(runtime)
         with self._contained(runtime), runtime.clock:
             now = runtime.totals()
             found, self._logged = log_figures(self._logged, now), now

@@ -222,6 +222,9 @@ class RunTotals:
         g_per_kwh: the grid's average intensity now, g/kWh; None: unknown.
         gpu_power_w: smoothed power of the GPU path's devices together, W, or None.
         provenance: the weakest among all figures, or None without any.
+        up_to_step: the newest step of which, and of all steps before it, each execution that has
+            begun is in the sums; None until one has ended.
+        n_waiting: executions that have ended and still wait for their power readings.
     """
 
     roles: Mapping[Role, RoleTotals] = field(default_factory=dict)
@@ -233,3 +236,5 @@ class RunTotals:
     g_per_kwh: float | None = None
     gpu_power_w: float | None = None
     provenance: Provenance | None = None
+    up_to_step: int | None = None
+    n_waiting: int = 0

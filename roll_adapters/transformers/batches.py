@@ -125,10 +125,11 @@ def counted(inputs: Any, trainer: Any) -> Counts:
     """
     if not isinstance(inputs, Mapping):
         raise DataError(f"it is a {type(inputs).__name__}, not a mapping of tensors")
-    ids = inputs.get("input_ids")
+    ids: Any = inputs.get("input_ids")
     if getattr(ids, "ndim", 0) < 2:
         return Counts(_n_rows(inputs, trainer.model), None)
-    mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+    mask: Any = inputs.get("attention_mask")
+    positions: Any = inputs.get("position_ids")
     if getattr(mask, "shape", None) == ids.shape:
         tokens = (mask != 0).sum()  # packed rows may have a number for each of their sequences
     else:

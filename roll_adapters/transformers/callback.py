@@ -160,9 +160,10 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
             value = logs.get(name)
             if isinstance(value, int | float):
                 self._loop.metric(name, value if math.isfinite(value) else None)
-        if "loss" not in logs:
-            return  # of an evaluation, or of the whole training
-        figures = self._loop.figures()
+        is_last = "total_flos" in logs  # of the whole training
+        if "loss" not in logs and not is_last:
+            return  # of an evaluation
+        figures = self._loop.figures(is_last=is_last)
         logs.update(figures)
         if state.log_history:
             state.log_history[-1].update(figures)

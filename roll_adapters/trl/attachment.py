@@ -17,7 +17,7 @@ from typing import Any
 from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
 from ecorl.records import Stage, StageWork
 from ecorl.runtime.control.standing import stand
-from ecorl.runtime.energy.log_figures import LEGEND, log_figures
+from ecorl.runtime.energy.log_figures import LEGEND, await_settled, log_figures
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.processes.ranks import Ranks
@@ -385,7 +385,11 @@ class TrlAttachment:
     def _log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Add the run's energy to what the trainer logs, before its loggers see it."""
         original = self._original["log"]
-        if self.training and self.runtime.is_head:
+        is_last = "total_flos" in logs  # of the whole training
+        if is_last:
+            self.runtime.settle()  # what all processes have executed since the last step
+            await_settled(self.runtime)
+        if (self.training or is_last) and self.runtime.is_head:
             with self.runtime.clock:
                 now = self.runtime.totals()
                 logs.update(log_figures(self._logged, now))

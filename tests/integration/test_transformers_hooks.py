@@ -184,7 +184,16 @@ def test_loggers_see_energy_and_emissions(make, tmp_path):
     assert trained[-1]["carbon/g"] > trained[0].get("carbon/g", 0.0)
     history = [row for row in trainer.state.log_history if "loss" in row]
     assert history[-1]["carbon/g"] == trained[-1]["carbon/g"]
-    assert all("carbon/g" not in row for row in logger.seen if "loss" not in row)
+    assert all("carbon/g" not in row for row in logger.seen if "eval_loss" in row)
+    # Of the whole training: behind it no energy of a step is to come.
+    last = logger.seen[-1]
+    assert "train_loss" in last
+    assert last["energy/up_to_step"] == N_STEPS
+    with reading(tmp_path) as reader:
+        booked_j = sum(row.result.energy.energy_j for row in reader.executions())
+    logged_j = sum(row.get("energy/actor_train_j", 0.0) for row in logger.seen)
+    assert logged_j == pytest.approx(booked_j, rel=1e-9)
+    assert trainer.state.log_history[-1]["energy/total_j"] == last["energy/total_j"]
     with reading(tmp_path) as reader:
         assert {m.iteration for m in reader.metrics("eval_loss")} == {3, 6}
 

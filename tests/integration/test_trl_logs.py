@@ -18,6 +18,7 @@ from ecorl.config import validate_config
 from ecorl.ledger import LedgerReader
 from ecorl.runtime.energy.log_figures import LEGEND
 from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.telemetry.history import PowerHistory
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
@@ -63,11 +64,48 @@ def test_every_stage_is_in_the_log_and_the_training_is_the_same(make_trainer, tm
         0 <= row["energy/idle_j"] <= row["energy/total_j"] for row in rows if "energy/idle_j" in row
     )
     assert any(row.get("power/gpu_w", 0.0) > 0 for row in rows)
-    # All that was logged of the stages is what the ledger has, but for what settled after the end.
+    assert_logged_as_booked(trainer, tmp_path, n_steps=12)
+
+
+def assert_logged_as_booked(trainer: Any, tmp_path: Path, n_steps: int) -> None:
+    """Each log is whole up to the step that it names, and the last one names the last step."""
     with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
-        booked_j = [r.result.energy.energy_j for r in reader.executions()]
-    logged_j = sum(row.get(f"energy/{stage}_j", 0.0) for row in rows for stage in STAGES)
-    assert 0.5 * sum(booked_j) < logged_j <= sum(booked_j) * (1 + 1e-9)
+        booked = [(r.result.iteration, r.result.energy.energy_j) for r in reader.executions()]
+    logged_j = 0.0
+    for log, row in zip(trainer.state.log_history, our_rows(trainer), strict=True):
+        logged_j += sum(row.get(f"energy/{stage}_j", 0.0) for stage in STAGES)
+        if not any(key.startswith("energy/") for key in row):
+            continue
+        up_to = row["energy/up_to_step"]
+        assert up_to <= log["step"]
+        assert logged_j >= sum(j for step, j in booked if step <= up_to) * (1 - 1e-9)
+    assert up_to == n_steps
+    assert logged_j == pytest.approx(sum(j for _, j in booked), rel=1e-9)
+
+
+LATE_S = 0.7
+
+
+@pytest.fixture
+def late_readings(monkeypatch):
+    """Energies are final a while after the readings behind them, as under load."""
+    newest = PowerHistory.watermark_s
+
+    def watermark_s(self: PowerHistory, device_id: str) -> float | None:
+        mark_s = newest(self, device_id)
+        return None if mark_s is None else mark_s - LATE_S
+
+    monkeypatch.setattr(PowerHistory, "watermark_s", watermark_s)
+
+
+@pytest.mark.usefixtures("late_readings")
+def test_energies_that_settle_late_are_in_the_last_log(make_trainer, tmp_path):
+    plain = make_trainer()
+    plain.train()
+    trainer = make_trainer(name="attached")
+    train(trainer, config(tmp_path))
+    assert_same_bits(outcome(plain), outcome(trainer))
+    assert_logged_as_booked(trainer, tmp_path, n_steps=trainer.state.max_steps)
 
 
 def test_offloaded_stages_say_so(make_trainer, tmp_path):
@@ -103,6 +141,8 @@ def test_an_evaluation_s_log_stays_as_it_is(make_trainer, tmp_path, tiny):
     evaluations = [row for row in trainer.state.log_history if "eval_reward" in row]
     assert len(evaluations) == 2
     assert not [key for row in evaluations for key in row if key.startswith(OURS)]
+    # The log of the whole training comes behind the last evaluation.
+    assert our_rows(trainer)[-1]["energy/up_to_step"] == 2
 
 
 def _eval_rows(tiny: Any) -> Any:

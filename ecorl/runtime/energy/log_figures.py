@@ -6,6 +6,7 @@
 | ``energy/<stage>_j_per_token`` | J per output token of them |
 | ``energy/total_j`` | J that the metered devices drew in the run so far |
 | ``energy/idle_j`` | J of that beside all executions |
+| ``energy/up_to_step`` | the energies of the stages are whole up to this step |
 | ``energy/provenance`` | weakest provenance of the energies, as a number of `PROVENANCES` |
 | ``carbon/g`` | gCO2e of ``energy/total_j`` so far, by the average intensity and the PUE |
 | ``carbon/unknown_j`` | J of which ``carbon/g`` lacks the emissions, where there are any |
@@ -14,8 +15,10 @@
 | ``device/<stage>`` | where the stage was placed last, as a number of `ACTIONS` |
 
 The figures of a stage are those of the executions that were settled since the last log: an
-execution is settled when the power readings behind its end are in, so that the last one before a
-log may count in the next. Of several models of a stage each has its own, ``energy/reward.math_j``;
+execution is settled when the power readings behind its end are in, a second later where a counter
+is slow to read, so that the last ones before a log count in a later one. ``energy/up_to_step`` says
+how far the logs so far are whole. A trainer's log of the whole training waits until they are
+(`await_settled`). Of several models of a stage each has its own, ``energy/reward.math_j``;
 the trainer's evaluations have ``energy/evaluation_j``.
 A figure that is missing has no key.
 """
@@ -23,8 +26,11 @@ A figure that is missing has no key.
 from __future__ import annotations
 
 import math
+import time
+from typing import Protocol
 
 from ecorl.records import EVALUATION, EVALUATION_ROLE, Action, Provenance
+from ecorl.runtime.energy.stage_energy import PATIENCE_S
 from ecorl.runtime.handles import RoleTotals, RunTotals
 
 PROVENANCES = tuple(Provenance)
@@ -41,7 +47,29 @@ LEGEND = (
 )
 """What the numbers of both keys stand for, in one line."""
 
+_ASK_AGAIN_S = 0.05
+
 _NOTHING = RoleTotals(0.0, 0, 0, 0, None)
+
+
+class _Totals(Protocol):
+    """The part of a runtime that `await_settled` asks."""
+
+    def totals(self) -> RunTotals:
+        """Energy of the run so far."""
+        ...
+
+
+def await_settled(runtime: _Totals, patience_s: float = PATIENCE_S) -> None:
+    """Wait until all executions that have ended are in a run's totals, before its last log.
+
+    Args:
+        runtime: of the run.
+        patience_s: longest wait, s. What still waits then is missing from the log.
+    """
+    limit_s = time.monotonic() + patience_s
+    while runtime.totals().n_waiting and time.monotonic() < limit_s:
+        time.sleep(_ASK_AGAIN_S)
 
 
 def log_figures(before: RunTotals, now: RunTotals) -> dict[str, float]:
@@ -70,6 +98,8 @@ def log_figures(before: RunTotals, now: RunTotals) -> dict[str, float]:
     known["carbon/unknown_j"] = now.unknown_j or None
     figures |= {key: value for key, value in known.items() if value is not None}
     figures = {key: value for key, value in figures.items() if math.isfinite(value)}
+    if now.up_to_step is not None and any(key.startswith("energy/") for key in figures):
+        figures["energy/up_to_step"] = float(now.up_to_step)
     if figures and now.provenance is not None:
         figures["energy/provenance"] = float(PROVENANCES.index(now.provenance))
     for role, action in now.placed.items():

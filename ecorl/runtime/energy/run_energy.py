@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -31,7 +32,43 @@ class RunEnergy:
         self._framework_on = frozenset(framework_on)
         self._before = before or RunTotals(drawn_j=0.0, beside_j=0.0)
         self._roles: dict[Role, RoleTotals] = dict(self._before.roles)
+        # Steps of the executions under way by serial, and of each step those that have ended less
+        # those that are settled.
+        self._open: dict[int, int] = {}
+        self._waiting: Counter[int] = Counter()
+        self._newest: int | None = None
         self._lock = threading.Lock()
+
+    def begin(self, serial: int, iteration: int) -> None:
+        """Note that an execution is under way, until `expect` or `drop`.
+
+        Args:
+            serial: of the execution.
+            iteration: its step.
+        """
+        with self._lock:
+            self._open[serial] = iteration
+
+    def expect(self, serial: int, iteration: int) -> None:
+        """Note that an execution has ended, which `add` will be told of once it is settled.
+
+        Args:
+            serial: of the execution.
+            iteration: its step.
+        """
+        with self._lock:
+            self._open.pop(serial, None)
+            self._waiting[iteration] += 1
+            self._newest = max(iteration, self._newest or iteration)
+
+    def drop(self, serial: int) -> None:
+        """Note that an execution will never be accounted.
+
+        Args:
+            serial: of the execution.
+        """
+        with self._lock:
+            self._open.pop(serial, None)
 
     def add(self, result: StageResult, share: float = 1.0, batch: int | None = None) -> None:
         """Add one settled execution to the sums, and its price to the EDI matrix.
@@ -46,6 +83,9 @@ class RunEnergy:
             batch: 0-based number of its rollout batch; None where that is not known.
         """
         with self._lock:
+            self._waiting[result.iteration] -= 1
+            if not self._waiting[result.iteration]:
+                del self._waiting[result.iteration]
             self._roles[result.role] = added(self._roles.get(result.role), result)
             if result.role == EVALUATION_ROLE:
                 return  # no price of what is trained with
@@ -112,6 +152,10 @@ class RunEnergy:
         beside_j = added_up([before.beside_j, *(p.beside_j for p in metered)]) if metered else None
         with self._lock:
             roles = dict(self._roles)
+            # A scheduler that is new is told of some that it does not expect.
+            waiting = {step: n for step, n in self._waiting.items() if n > 0}
+            steps = {*waiting, *self._open.values()}
+            up_to_step = min(steps) - 1 if steps else self._newest
         found = [r.provenance for r in roles.values()]
         if drawn_j is not None:
             found += [before.provenance, *(p.provenance for p in metered)]
@@ -121,6 +165,8 @@ class RunEnergy:
             drawn_j=drawn_j,
             beside_j=beside_j,
             provenance=weakest(*known) if known else None,
+            up_to_step=up_to_step,
+            n_waiting=sum(waiting.values()),
         )
 
 

@@ -208,6 +208,7 @@ class StageScheduler:
         self._record_engine_ends()
         if work.role == EVALUATION_ROLE:
             serial = next(self._serials) if serial is None else serial
+            self._energy.begin(serial, iteration.number)
             return PlacedStage(serial, iteration, work, undecided(iteration, work))
         with self._lock:
             of = self._iterations.of(iteration, self._paths)
@@ -218,6 +219,7 @@ class StageScheduler:
             placement = kept or place(state, self._policy, self._guards)
             of.decided[work.role] = self._placed[work.role] = placement.action
             serial = next(self._serials) if serial is None else serial
+        self._energy.begin(serial, iteration.number)
         # Ledger: the decision.
         self.ledger.placement(placement)
         return PlacedStage(serial, iteration, work, placement)
@@ -245,6 +247,7 @@ class StageScheduler:
         """
         for part in self._charges.charged(stage.work, spans, node):
             own = replace(stage, work=part.work)
+            self._energy.expect(stage.serial, stage.iteration.number)
             self._recorder.record_gpu_path(
                 own, part.node, part.spans, part.device, is_timed=is_timed
             )
@@ -292,6 +295,7 @@ class StageScheduler:
         outcome = lane.join(pending, left_s)
         # Ledger: the wait, a fault, and the engine's execution with its energy.
         with clock:
+            self._energy.expect(stage.serial, stage.iteration.number)
             self._recorder.record_outcome(stage, pending, outcome, lane)
         packing = None if outcome.report is None else outcome.report.packing
         return Landed(outcome.values, outcome.bad_rows, packing)
@@ -302,6 +306,7 @@ class StageScheduler:
         Args:
             stage: the execution.
         """
+        self._energy.drop(stage.serial)
         nodes = self._charges.nodes(stage.work.role)
         pending = self._pending.pop(stage.serial, None)
         if pending is not None:

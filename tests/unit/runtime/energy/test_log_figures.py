@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.records import Action, Provenance, Stage
-from ecorl.runtime.energy.log_figures import ACTIONS, LEGEND, PROVENANCES, log_figures
+from ecorl.edi import EdiMatrix
+from ecorl.records import Action, Provenance, Stage, StageResult
+from ecorl.runtime.energy.log_figures import (
+    ACTIONS,
+    LEGEND,
+    PROVENANCES,
+    await_settled,
+    log_figures,
+)
+from ecorl.runtime.energy.run_energy import RunEnergy
+from ecorl.runtime.energy.stage_energy import card_energy
 from ecorl.runtime.handles import RoleTotals, RunTotals
 
 ROLES = ("generation", "reward:math", "reward:other", "actor_train")
@@ -88,6 +97,82 @@ def test_a_missing_figure_has_no_key(drawn_j, beside_j, power_w):
     if expected:
         expected["energy/provenance"] = 3.0
     assert log_figures(RunTotals(), now) == expected
+
+
+def test_logs_say_how_far_their_energies_are_whole():
+    before = RunTotals()
+    now = replace(run_through(before, [("generation", 5.0, 10)]), up_to_step=7)
+    assert log_figures(before, now)["energy/up_to_step"] == 7.0
+    assert "energy/up_to_step" not in log_figures(before, RunTotals(up_to_step=7, g_per_kwh=400.0))
+
+
+class Late:
+    """A run whose last executions settle one by one."""
+
+    def __init__(self, n_waiting):
+        self.n_waiting, self.n_asked = n_waiting, 0
+
+    def totals(self):
+        self.n_asked += 1
+        self.n_waiting -= 1
+        return RunTotals(n_waiting=max(0, self.n_waiting))
+
+
+def test_a_last_log_waits_for_what_is_not_settled():
+    late = Late(4)
+    await_settled(late)
+    assert late.n_asked == 4
+    await_settled(endless := Late(10**9), patience_s=0.0)
+    assert endless.n_asked == 1
+
+
+def executed(step, energy_j=2.0):
+    energy = card_energy(("card",), 0.0, 1.0, energy_j, Provenance.MODELLED)
+    return StageResult(
+        step, Stage.REWARD, Action.FPGA, ("card",), "card", 0.0, 1.0, 1.0, Provenance.MODELLED,
+        1.0, 0.0, 4, 40, 40, energy,
+    )  # fmt: skip
+
+
+@given(st.data())
+def test_sums_are_whole_up_to_the_step_before_the_first_that_is_missing(data):
+    """Whatever the order in which they settle: counted by hand."""
+    energy = RunEnergy(EdiMatrix(0.05, 0))
+    assert energy.totals([]).up_to_step is None
+    under_way, ended, waiting = {}, [], []
+
+    step = 4
+    for serial in range(data.draw(st.integers(1, 15))):
+        does = data.draw(st.sampled_from(["begin", "end", "end", "drop", "settle", "settle"]))
+        if does == "settle" and waiting:
+            energy.add(executed(waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))))
+        elif does in ("end", "drop") and under_way:
+            number = data.draw(st.sampled_from(sorted(under_way)))
+            of = under_way.pop(number)
+            if does == "drop":
+                energy.drop(number)
+                continue
+            energy.expect(number, of)
+            ended.append(of)
+            waiting.append(of)
+        else:
+            step += data.draw(st.integers(0, 2))
+            energy.begin(serial, step)
+            under_way[serial] = step
+        now, missing = energy.totals([]), [*waiting, *under_way.values()]
+        assert now.n_waiting == len(waiting)
+        assert now.up_to_step == (min(missing) - 1 if missing else max(ended))
+
+
+def test_executions_that_are_told_again_do_not_wait():
+    """A scheduler that is started anew is told of some that it does not expect."""
+    energy = RunEnergy(EdiMatrix(0.05, 0))
+    energy.add(executed(3))
+    energy.expect(1, 3)
+    energy.expect(2, 4)
+    energy.add(executed(4))
+    now = energy.totals([])
+    assert (now.up_to_step, now.n_waiting) == (4, 0)
 
 
 def test_placements_are_told_without_any_energy():
