@@ -453,3 +453,31 @@ def test_the_report_of_a_loop_names_no_algorithm_and_no_tokens_that_nobody_count
     assert "grpo" not in out.getvalue()
     line = next(x for x in out.getvalue().splitlines() if x.strip().startswith("actor_train"))
     assert line.split()[3] == "-"
+
+
+def test_rows_that_are_known_of_a_part_of_the_steps_make_no_mean(config, record):
+    with ecorl.measure(config, total_steps=2) as run:
+        time.sleep(0.1)
+        run.step(n_samples=4)
+        time.sleep(0.1)
+        run.step()
+    kept = json.loads((run.folder / "footprint.json").read_text())
+    assert kept["run"]["samples"] is None
+
+
+def test_a_step_that_has_begun_does_not_begin_anew(config, record):
+    """Else its device would count as held twice, and its energy be halved."""
+    with ecorl.measure(config, total_steps=2) as run:
+        assert run.begin_step()
+        run.step()
+        run.step()
+    assert len(record.read("placements")) == len(record.results()) == 2
+
+
+def test_figures_are_missing_with_a_line_for_each_reason(config, record, caplog):
+    with ecorl.measure(config, total_steps=1) as run:
+        run.lack("the rows hide")
+        run.lack("the rows hide")
+        run.step()
+    assert caplog.text.count("the record lacks figures, training goes on: the rows hide") == 1
+    assert [(f.kind, f.detail) for f in record.read("faults")] == [("NotCounted", "the rows hide")]
