@@ -20,6 +20,25 @@ Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 
+def reward_position(row: Int64, pad_token_id: int | None) -> int:
+    """Find the token at which transformers' sequence classifiers read the reward of a row.
+
+    It is the last token that is not the pad token, the first one of a row of pad tokens alone, and
+    the last one where the model names no pad token. Token ids alone decide, not the attention
+    mask: where pad and end of text are one token, a row that ends with it is read before it.
+
+    Args:
+        row: token ids ``[length]``.
+        pad_token_id: that of the model's config.json; None where it names none.
+
+    Returns:
+        The position, from 0.
+    """
+    if pad_token_id is None:
+        return len(row) - 1
+    return int(np.flatnonzero(row != pad_token_id).max(initial=0))
+
+
 @dataclass(frozen=True, slots=True)
 class ScoreBatch:
     """Rows to score, without padding: each row holds its real tokens only.
@@ -34,6 +53,9 @@ class ScoreBatch:
         token_budget: tokens per forward on the exact path, padding included, where rows of like
             length are packed together; None means that they stay as they are. Row-invariant
             engines ignore it: they compute no padding.
+        reads_last: whether rewards are read at the last token of each row, whatever token that is,
+            as the class that the trainer itself would run reads them; else where transformers'
+            class reads them for the engine's checkpoint (`reward_position`).
     """
 
     sample_ids: tuple[str, ...]
@@ -42,6 +64,7 @@ class ScoreBatch:
     temperature: float = 1.0
     micro_batch: int | None = None
     token_budget: int | None = None
+    reads_last: bool = False
 
     @classmethod
     def from_padded(
@@ -93,7 +116,17 @@ class ScoreBatch:
         # Pickled as one array instead of one for each row: ten times faster between processes, and
         # the training thread waits for it.
         rest = (self.n_completion, self.temperature, self.micro_batch, self.token_budget)
-        return _unpack_batch, (self.sample_ids, *_packed(self.token_ids, np.int64), *rest)
+        ids = _packed(self.token_ids, np.int64)
+        return _unpack_batch, (self.sample_ids, *ids, *rest, self.reads_last)
+
+    def reward_positions(self, pad_token_id: int | None) -> tuple[int, ...]:
+        """Find the token of each row at which its reward is read.
+
+        Args:
+            pad_token_id: that of the config.json of the engine's checkpoint; None without one.
+        """
+        pad = None if self.reads_last else pad_token_id
+        return tuple(reward_position(row, pad) for row in self.token_ids)
 
     def rows(self, indices: Sequence[int]) -> ScoreBatch:
         """Return the sub-batch of the given row indices, in their order."""
@@ -104,6 +137,7 @@ class ScoreBatch:
             temperature=self.temperature,
             micro_batch=self.micro_batch,
             token_budget=self.token_budget,
+            reads_last=self.reads_last,
         )
 
 
@@ -203,9 +237,10 @@ def _unpack_batch(
     temperature: float,
     micro_batch: int | None,
     token_budget: int | None,
+    reads_last: bool,
 ) -> ScoreBatch:
     rows = _unpacked(flat, starts, len(ids))
-    return ScoreBatch(ids, rows, n_completion, temperature, micro_batch, token_budget)
+    return ScoreBatch(ids, rows, n_completion, temperature, micro_batch, token_budget, reads_last)
 
 
 def _unpack_logprobs(
@@ -249,7 +284,7 @@ class InferenceEngine(Protocol):
     """Whether a row's result has the same bits in every batch."""
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Compute the scalar reward of each row, read at its last token."""
+        """Compute the scalar reward of each row, read at `ScoreBatch.reward_positions`."""
         ...
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:

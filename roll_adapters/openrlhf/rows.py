@@ -68,6 +68,7 @@ class RolloutRows:
             n_completion=self._token_ids[1],
             temperature=temperature if stage is Stage.REFERENCE else 1.0,
             micro_batch=sizes[0] if is_even else None,
+            reads_last=True,  # as RewardModelActor does, whatever the pad token is
         )
 
     @cached_property

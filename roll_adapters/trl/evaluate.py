@@ -12,6 +12,7 @@ import torch
 
 from ecorl.engines.protocol import InferenceEngine, ScoreBatch
 from ecorl.trainer.gears.random_state import undisturbed
+from roll_adapters.trl.reward import rows_to_score
 
 Float32 = npt.NDArray[np.float32]
 BATCH = 256
@@ -129,27 +130,26 @@ def float_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> Float32:
     return np.concatenate(scores).astype(np.float32)
 
 
-def engine_scores(engine: InferenceEngine, tokenizer: Any, texts: Sequence[str]) -> Float32:
-    """Score texts with an engine.
+def engine_scores(
+    engine: InferenceEngine, model: Any, tokenizer: Any, texts: Sequence[str]
+) -> Float32:
+    """Score texts with an engine, each read where the float model reads it.
 
     Args:
         engine: of the reward stage.
-        tokenizer: of the engine's model.
+        model: the float model, of the same checkpoint.
+        tokenizer: of both.
         texts: prompt and completion as one text each.
 
     Returns:
         ``[n_texts] float32``.
     """
-    rows = [
-        np.asarray(ids, dtype=np.int64)
-        for ids in tokenizer(text=list(texts), add_special_tokens=False)["input_ids"]
-    ]
+    rows = rows_to_score(model, tokenizer, texts)
     parts = []
     for i in range(0, len(rows), BATCH):
         chunk = rows[i : i + BATCH]
-        batch = ScoreBatch(
-            tuple(f"pair.{i + j}" for j in range(len(chunk))), tuple(chunk), (0,) * len(chunk)
-        )
+        names = tuple(f"pair.{i + j}" for j in range(len(chunk)))
+        batch = ScoreBatch(names, chunk, (0,) * len(chunk), reads_last=True)
         parts.append(engine.score(batch).values)
     return np.concatenate(parts)
 
@@ -185,7 +185,7 @@ def rank_check(
         p["prompt"] + p["rejected"] for p in pairs
     ]
     exact = float_scores(model, tokenizer, texts)
-    ours = engine_scores(engine, tokenizer, texts)
+    ours = engine_scores(engine, model, tokenizer, texts)
     n = len(pairs)
     flips = np.sign(ours[:n] - ours[n:]) != np.sign(exact[:n] - exact[n:])
     return RankCheck([float(f) for f in flips], [float(s) for s in ours - exact])

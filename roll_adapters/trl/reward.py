@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 from trl.data_utils import apply_chat_template, is_conversational
 
-from ecorl.engines.protocol import ScoreBatch
+from ecorl.engines.protocol import Int64, ScoreBatch, reward_position
 from ecorl.records import Role, Stage, role_of
 
 OTHER = "other"
@@ -74,19 +74,14 @@ class RewardModelCall:
             texts: from `texts`.
             n_completion: tokens of each row's completion.
         """
-        pad = self.model.config.pad_token_id
-        rows = []
-        for ids in self._tokenizer(text=texts, add_special_tokens=False)["input_ids"]:
-            row = np.asarray(ids, dtype=np.int64)
-            # A reward is read at the last token that is not padding, wherever that token is.
-            real = np.flatnonzero(row != pad) if pad is not None else np.arange(len(row))
-            rows.append(row[: real[-1] + 1] if len(real) else row[:1])
+        rows = rows_to_score(self.model, self._tokenizer, texts)
         return ScoreBatch(
             sample_ids=sample_ids,
-            token_ids=tuple(rows),
+            token_ids=rows,
             n_completion=tuple(
                 min(n, len(row) - 1) for n, row in zip(n_completion, rows, strict=True)
             ),
+            reads_last=True,
         )
 
     def exact(self, texts: list[str], rows: Sequence[int]) -> list[Any]:
@@ -109,6 +104,23 @@ class RewardModelCall:
         with torch.inference_mode():
             scores = self.model(**inputs).logits[:, 0]
         return list(scores.float().cpu().numpy())
+
+
+def rows_to_score(model: Any, tokenizer: Any, texts: Sequence[str]) -> tuple[Int64, ...]:
+    """Tokenise texts as TRL does, and cut each row where TRL's model reads its reward.
+
+    A TRL trainer sets the pad token of its models, so that it may differ from the checkpoint's: an
+    engine reads such rows at their last token (`ScoreBatch.reads_last`).
+
+    Args:
+        model: the trainer's reward model.
+        tokenizer: of that model.
+        texts: prompt and completion as one text each.
+    """
+    pad = model.config.get_text_config().pad_token_id
+    found = tokenizer(text=list(texts), add_special_tokens=False)["input_ids"]
+    rows = [np.asarray(ids, dtype=np.int64) for ids in found]
+    return tuple(row[: reward_position(row, pad) + 1] for row in rows)
 
 
 def role_names(names: Sequence[str]) -> list[str]:

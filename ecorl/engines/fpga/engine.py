@@ -138,19 +138,17 @@ class FpgaEngine:
             self._decoder, self.card_banks = on_cards, on_cards.banks
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Scalar reward of each row, read at its last token; NaN for a row that cannot be run.
+        """Scalar reward of each row, read at `ScoreBatch.reward_positions`.
+
+        It is NaN for a row that cannot be run.
 
         Raises:
             EngineError: for a closed engine, a reference engine, or a batch that cannot be run.
         """
-        decoder = self._ready(Stage.REWARD, batch)
-        start = time.perf_counter()
-        runnable = self._runnable(batch)
-        values = np.full(len(batch), np.nan, np.float32)
-        run = batch.rows(runnable)
-        values[runnable] = decoder.score(run.token_ids, run.n_completion)
-        host_time_s = time.perf_counter() - start
-        return ScoreResult(batch.sample_ids, values, self._report(batch, runnable, host_time_s))
+        read = batch.reward_positions(self._config.pad_token_id)
+        steps = self.score_steps(batch, [(position,) for position in read])
+        values = np.array([value for values in steps.values for value in values], np.float32)
+        return ScoreResult(batch.sample_ids, values, steps.report)
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
         """Log-probability of each completion token given all tokens before it, in nats.
@@ -207,7 +205,7 @@ class FpgaEngine:
 
         Args:
             batch: the rows.
-            positions: of each row's rewards; None: its last token.
+            positions: of each row's rewards; None: the one that `score` reads.
 
         Returns:
             Modelled time and energy with each term.
@@ -215,7 +213,8 @@ class FpgaEngine:
         segments = segments_of(batch.token_ids, batch.n_completion)
         if self.stage is Stage.REWARD:
             if positions is None:
-                positions = [np.asarray([len(row) - 1], np.int64) for row in batch.token_ids]
+                read = batch.reward_positions(self._config.pad_token_id)
+                positions = [np.asarray([position], np.int64) for position in read]
             return self._cycles.batch(self._reward_shape(batch, positions, segments))
         return self._cycles.batch(segments.shape(batch.n_completion, self.model.vocab_size))
 
@@ -243,7 +242,9 @@ class FpgaEngine:
             raise CheckpointError(f"{checkpoint}: another model than the one that is loaded")
         if self._obey_verdict:
             obey(opened)
-        return self._decoder.load(equalised(opened))
+        digest = self._decoder.load(equalised(opened))
+        self._config = opened.config  # its pad token may be another
+        return digest
 
     def close(self) -> None:
         """Release the weights; further calls raise `EngineError`."""

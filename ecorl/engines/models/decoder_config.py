@@ -12,7 +12,7 @@ import logging
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,9 @@ _READ = _words(
     architectures attention_bias head_dim hidden_act hidden_size id2label intermediate_size
     is_causal layer_types max_position_embeddings max_window_layers mlp_bias model_type
     num_attention_heads num_hidden_layers num_key_value_heads original_max_position_embeddings
-    partial_rotary_factor per_layer_config quantization_config rms_norm_eps rope_parameters
-    rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window vocab_size
+    pad_token_id partial_rotary_factor per_layer_config quantization_config rms_norm_eps
+    rope_parameters rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window
+    vocab_size
     """
 )
 
@@ -77,13 +78,13 @@ _READ_WITH_GATE = _words(
 
 # Keys about files, training or bookkeeping: no value of an evaluation forward depends on them.
 # attention_dropout acts in training only; pretraining_tp and chunk_size_feed_forward only split
-# products; rows hold no pad token here.
+# products.
 _INERT = _words(
     """
     attention_dropout attn_implementation auto_map bos_token_id chunk_size_feed_forward
     classifier_dropout dtype eos_token_id finetuning_task initializer_range is_decoder
     is_encoder_decoder label2id name_or_path num_labels output_attentions output_hidden_states
-    pad_token_id prefix pretraining_tp problem_type return_dict task_specific_params
+    prefix pretraining_tp problem_type return_dict task_specific_params
     tie_last_hidden_states tokenizer_class torch_dtype torchscript transformers_version
     unsloth_fixed unsloth_version use_bfloat16 use_cache
     """
@@ -143,6 +144,8 @@ class DecoderConfig:
         output_bias: whether the attention's output projection has a bias.
         max_positions: longest row, tokens.
         gating: the gate of a reward head with several objectives, else None.
+        pad_token_id: by which `reward_position` finds where a reward is read; None where the file
+            names none. It is no part of the forward: models that differ in it are equal.
     """
 
     architecture: str
@@ -155,6 +158,7 @@ class DecoderConfig:
     output_bias: bool
     max_positions: int
     gating: Gating | None = None
+    pad_token_id: int | None = field(default=None, compare=False)
 
 
 def read_shape(path: Path | str) -> ModelShape:
@@ -261,6 +265,7 @@ class _Reader:
             output_bias=bias and not qwen,
             max_positions=self._max_positions(),
             gating=gating,
+            pad_token_id=self._pad(),
         )
 
     def _architecture(self) -> str:
@@ -423,6 +428,12 @@ class _Reader:
         if positions != int(positions):
             raise self._error(key, positions, "a positive integer")
         return Rope("llama3", theta, self._number(raw, "factor"), low, high, int(positions))
+
+    def _pad(self) -> int | None:
+        value = self.data.get("pad_token_id")
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise self._error("pad_token_id", value, "a token id or null")
+        return value
 
     def _count(self, key: str, default: int | None = None) -> int:
         value = self.data.get(key)

@@ -29,6 +29,7 @@ from ecorl.engines.packing import COMPARED_EVERY, relative_difference
 from ecorl.engines.protocol import (
     EngineReport,
     Float32,
+    Int64,
     LogprobResult,
     ScoreBatch,
     ScoreResult,
@@ -101,13 +102,14 @@ class TorchEngine:
             checkpoint, stage, torch_device or default_device(device), dtype
         )
         self.model = shape_of(self._model)
+        self._pad: int | None = self._model.config.get_text_config().pad_token_id
         self._n_packed = 0
         self._head: _LogprobHead | None = None
         if stage is Stage.REFERENCE:
             self._head = _LogprobHead(self._model)
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Compute the scalar reward of each row, read at its last token.
+        """Compute the scalar reward of each row, read at `ScoreBatch.reward_positions`.
 
         Returns:
             ``values`` is ``[n_rows] float32``.
@@ -158,8 +160,9 @@ class TorchEngine:
 
     def _rewards(self, batch: ScoreBatch, forwards: Sequence[ForwardPass]) -> Float32:
         values = np.zeros(len(batch), dtype=np.float32)
+        read = np.array(batch.reward_positions(self._pad))
         for forward in forwards:
-            values[forward.rows] = _reward_forward(self._model, forward)
+            values[forward.rows] = _reward_forward(self._model, forward, read[forward.rows])
         return values
 
     def _log_prob_forwards(self, batch: ScoreBatch) -> list[ForwardPass]:
@@ -234,11 +237,11 @@ def _real(batch: ScoreBatch, values: Float32) -> Float32:
     return real
 
 
-def _reward_forward(model: Any, forward: ForwardPass) -> Float32:
-    """Rewards of one micro-batch, ``[n] float32``.
+def _reward_forward(model: Any, forward: ForwardPass, read: Int64) -> Float32:
+    """Rewards of one micro-batch, ``[n] float32``, each read at a position of its row.
 
-    The classifier's own forward searches for the last token that is not its pad token, and reads
-    too early where a row ends with that token; the true position is known here.
+    The classifier's own forward finds these positions by its pad token, and takes no second row
+    without one; rows are padded with other tokens here.
     """
     import torch
 
@@ -249,8 +252,7 @@ def _reward_forward(model: Any, forward: ForwardPass) -> Float32:
         use_cache=False,
     ).last_hidden_state
     rows = torch.arange(len(forward.ids), device=device)
-    last = forward.mask.sum(axis=1) - 1
-    logits = model.score(hidden)[rows, torch.from_numpy(last).to(device), 0]
+    logits = model.score(hidden)[rows, torch.from_numpy(read).to(device), 0]
     return np.asarray(logits.float().cpu().numpy(), dtype=np.float32)
 
 

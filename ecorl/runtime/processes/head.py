@@ -171,6 +171,7 @@ def joined(batches: Sequence[ScoreBatch]) -> ScoreBatch:
         temperature=first.temperature,
         micro_batch=first.micro_batch or (len(first) if alike and len(first) else None),
         token_budget=max((b.token_budget for b in batches if b.token_budget), default=None),
+        reads_last=first.reads_last,
     )
 
 

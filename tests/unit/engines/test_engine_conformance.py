@@ -115,14 +115,8 @@ def float_model(tiny_policy, tiny_reward):
 
     def rewards(batch: ScoreBatch):
         with torch.no_grad():
-            return np.array(
-                [
-                    scorer.score(scorer.model(torch.from_numpy(row)[None]).last_hidden_state)[
-                        0, -1, 0
-                    ].item()
-                    for row in batch.token_ids
-                ]
-            )
+            rows = [torch.from_numpy(row)[None] for row in batch.token_ids]
+            return np.array([scorer(row).logits.item() for row in rows])
 
     def logprobs(batch: ScoreBatch):
         out = []

@@ -1,6 +1,6 @@
 """Scores of held-out pairs in each precision: float32, FP16, INT8, and INT4 weights.
 
-- float32, FP16: transformers on torch on the CPU, weights and activations in that type. (torch
+- float32, FP16: transformers' own class on the CPU, weights and activations in that type. (torch
   sums FP16 products in float32 and rounds the result.)
 - INT8: the engine as a run uses it, outlier channels equalised.
 - INT4: the same kernels and INT8 activations, weights rounded to 4 bits: a study of the weights
@@ -23,8 +23,16 @@ from ecorl.engines.fpga.validation.preference_pairs import TokenPair
 from ecorl.engines.fpga.validation.rank_flips import SIDES, PrecisionStudy, study_of
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.models.equalise import equalised
-from ecorl.engines.protocol import Float32, InferenceEngine, Int64, ScoreBatch
-from ecorl.engines.torch.engine import TorchEngine
+from ecorl.engines.protocol import (
+    Float32,
+    InferenceEngine,
+    Int64,
+    ScoreBatch,
+    reward_position,
+)
+from ecorl.engines.torch.devices import HOST
+from ecorl.engines.torch.loading import load_model, torch_threads
+from ecorl.engines.torch.padding import pad_right
 from ecorl.errors import CheckpointError
 from ecorl.records import Stage
 
@@ -150,7 +158,7 @@ def exact_scores(checkpoint: Path, texts: PairTexts, threads: int, tell: Tell) -
 def torch_scores(
     checkpoint: Path, texts: PairTexts, dtype: str, threads: int, tell: Tell, name: str
 ) -> Float32:
-    """Compute scores by transformers in a dtype.
+    """Compute scores in a dtype by transformers' own class, which also chooses where to read them.
 
     Args:
         checkpoint: folder of a reward model.
@@ -163,9 +171,25 @@ def torch_scores(
     Returns:
         ``[n_texts] float32``, NaN and infinity included.
     """
-    engine = TorchEngine(checkpoint, Stage.REWARD, threads=threads, dtype=dtype)
-    with contextlib.closing(engine):
-        return _engine_scores(engine, texts, tell, name)
+    import torch
+
+    model = load_model(checkpoint, Stage.REWARD, HOST, dtype)
+    pad = model.config.get_text_config().pad_token_id
+    # Without a pad token the class takes one row at a time.
+    takes_many = pad is not None and 0 <= pad < model.config.get_text_config().vocab_size
+    values = np.empty(len(texts.rows), np.float32)
+    with torch_threads(threads), torch.no_grad():
+        for call in texts.calls():
+            n_rows = call.stop - call.start
+            size = n_rows if takes_many else 1
+            for start in range(call.start, call.stop, size):
+                ids, mask = pad_right(texts.rows[start : start + size])
+                ids = np.where(mask, ids, pad if takes_many else 0)
+                inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+                logits = model(**inputs, use_cache=False).logits
+                values[start : start + size] = logits[:, 0].float().numpy()
+            tell(n_rows, name)
+    return values
 
 
 def decoder_scores(
@@ -186,7 +210,9 @@ def decoder_scores(
     values = np.full(len(texts.rows), np.nan, np.float32)
     for call in texts.calls():
         chosen = np.flatnonzero(runnable[call]) + call.start
-        values[chosen] = decoder.score([texts.rows[i] for i in chosen])
+        rows = [texts.rows[i] for i in chosen]
+        read = [np.array([reward_position(row, decoder.config.pad_token_id)]) for row in rows]
+        values[chosen] = [value for found in decoder.score_at(rows, read) for value in found]
         tell(call.stop - call.start, name)
     return values
 

@@ -175,9 +175,12 @@ def test_rows_beyond_the_sums_of_attention_are_not_run(models, tmp_path, monkeyp
     config.write_text(json.dumps(fields))
     engine = FpgaEngine(tmp_path / "long", Stage.REWARD)
     ran = []
-    monkeypatch.setattr(
-        Int8Decoder, "score", lambda _self, rows, _n: ran.extend(rows) or np.zeros(len(rows))
-    )
+
+    def score_at(_self, rows, positions, _n_completion):
+        ran.extend(rows)
+        return [np.zeros(len(asked)) for asked in positions]
+
+    monkeypatch.setattr(Int8Decoder, "score_at", score_at)
     engine.score(batch_of([np.zeros(MAX_ROW, np.int64)]))
     assert [len(row) for row in ran] == [MAX_ROW]
     assert np.isnan(engine.score(batch_of([np.zeros(MAX_ROW + 1, np.int64)])).values).all()
