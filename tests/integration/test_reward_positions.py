@@ -164,15 +164,13 @@ def isolated(kind, folder, rows):
 def sharing(folder, rows):
     """Rows of one prompt, which is computed once; what is read may lie in it."""
     engine = FpgaEngine(folder, Stage.REWARD)
+    values = []
     with contextlib.closing(engine):
-        return np.concatenate(
-            [
-                engine.score(
-                    ScoreBatch(("a", "b"), (row, np.append(row, 9)), (len(row) - 1, len(row)))
-                ).values[:1]
-                for row in rows
-            ]
-        )
+        for row in rows:
+            n = min(1, len(row) - 1)
+            both = ScoreBatch(("a", "b"), (row, np.append(row, 9)), (n, n + 1))
+            values.append(engine.score(both).values[0])
+    return np.array(values)
 
 
 def asked(folder, rows, path, body, key):

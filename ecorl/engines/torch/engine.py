@@ -13,11 +13,10 @@ device, and the trainer runs its frozen models without autocast. Under mixed pre
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,10 +36,10 @@ from ecorl.engines.protocol import (
 from ecorl.engines.torch.loading import (
     HOST_DEVICE,
     default_device,
+    forward_pass,
     host_report,
     load_model,
     shape_of,
-    torch_threads,
 )
 from ecorl.engines.torch.padding import (
     ForwardPass,
@@ -51,7 +50,7 @@ from ecorl.engines.torch.padding import (
 )
 from ecorl.engines.torch.positions import has_relative_positions
 from ecorl.engines.validate import check_batch
-from ecorl.errors import EngineCrashed, EngineError
+from ecorl.errors import EngineError
 from ecorl.records import Stage
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class TorchEngine:
         values = np.zeros(len(batch), dtype=np.float32)
         report = None
         if len(batch):
-            with self._lock, self._forward():
+            with self._lock, forward_pass(self._threads):
                 forwards = list(reward_forwards(batch))
                 values = self._rewards(batch, forwards)
                 report = self._report(batch, forwards, values, started_s)
@@ -146,7 +145,7 @@ class TorchEngine:
         padded = np.zeros((len(batch), 0), dtype=np.float32)
         report = None
         if max(batch.n_completion, default=0):
-            with self._lock, self._forward():
+            with self._lock, forward_pass(self._threads):
                 forwards = self._log_prob_forwards(batch)
                 padded = self._log_probs(batch, forwards)
                 report = self._report(batch, forwards, padded, started_s)
@@ -215,17 +214,6 @@ class TorchEngine:
             raise EngineError("the torch engine is closed")
         check_batch(batch, self.stage)
         return time.perf_counter()
-
-    @contextlib.contextmanager
-    def _forward(self) -> Iterator[None]:
-        """Disable gradients, set the thread count and turn torch's errors into `EngineCrashed`."""
-        import torch
-
-        try:
-            with torch_threads(self._threads), torch.no_grad():
-                yield
-        except (RuntimeError, IndexError, ValueError) as error:
-            raise EngineCrashed(f"{type(error).__name__}: {error}") from error
 
 
 def _real(batch: ScoreBatch, values: Float32) -> Float32:

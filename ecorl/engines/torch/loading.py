@@ -12,7 +12,7 @@ from typing import Any
 from ecorl.engines.models.gating import GATED_ARCHITECTURE
 from ecorl.engines.protocol import EngineReport
 from ecorl.engines.torch.devices import HOST, check_device
-from ecorl.errors import CheckpointError, ConfigError, MissingToolError
+from ecorl.errors import CheckpointError, ConfigError, EngineCrashed, MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
 
 HOST_DEVICE = "host_cpu"
@@ -58,6 +58,22 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def forward_pass(threads: int) -> Iterator[None]:
+    """Disable gradients and set the number of torch threads within the context.
+
+    Raises:
+        EngineCrashed: for an error of torch.
+    """
+    import torch
+
+    try:
+        with torch_threads(threads), torch.no_grad():
+            yield
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise EngineCrashed(f"{type(error).__name__}: {error}") from error
 
 
 def loading_errors() -> tuple[type[Exception], ...]:

@@ -31,7 +31,7 @@ from ecorl.engines.protocol import (
     reward_position,
 )
 from ecorl.engines.torch.devices import HOST
-from ecorl.engines.torch.loading import load_model, torch_threads
+from ecorl.engines.torch.loading import forward_pass, load_model
 from ecorl.engines.torch.padding import pad_right
 from ecorl.errors import CheckpointError
 from ecorl.records import Stage
@@ -178,7 +178,7 @@ def torch_scores(
     # Without a pad token the class takes one row at a time.
     takes_many = pad is not None and 0 <= pad < model.config.get_text_config().vocab_size
     values = np.empty(len(texts.rows), np.float32)
-    with torch_threads(threads), torch.no_grad():
+    with forward_pass(threads):
         for call in texts.calls():
             n_rows = call.stop - call.start
             size = n_rows if takes_many else 1
