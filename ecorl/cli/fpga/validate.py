@@ -104,7 +104,8 @@ def _lines(
 ) -> list[str]:
     from ecorl.engines.fpga.validation.scoring import INT8
 
-    told = [*study.lines(), f"against float32 by torch; {judged.provenance} by the C-simulation"]
+    by = f"{judged.provenance} by the C-simulation"
+    told = [*study.lines(), f"against float32 by transformers; {by}"]
     if held_out.n_repeated:
         told.append(f"left out as repetitions of a pair: {held_out.n_repeated:,}")
     told += [_unanswered(found, held_out.pairs) for found in study.precisions if found.unanswered]
