@@ -56,8 +56,17 @@ class Gas(StrEnum):
     CO2 = "gCO2/kWh"  # carbon dioxide alone
 
 
+def provided_provenance(is_estimated: bool | None) -> Provenance:
+    """Where an intensity came from that a provider gives: its estimates are not published figures.
+
+    Args:
+        is_estimated: whether the provider estimated it; None where it does not say.
+    """
+    return Provenance.MODELLED if is_estimated else Provenance.PUBLISHED
+
+
 def told_provenance(provenance: Provenance, is_estimated: bool | None) -> str:
-    """Where an intensity came from, for people: a provider's estimate is not told as published.
+    """Where an intensity came from, for people.
 
     Args:
         provenance: of the intensity.
@@ -65,8 +74,8 @@ def told_provenance(provenance: Provenance, is_estimated: bool | None) -> str:
     """
     if not is_estimated:
         return str(provenance)
-    is_live = provenance is Provenance.PUBLISHED
-    return "estimated by its provider" if is_live else f"{provenance}, estimated"
+    is_replayed = provenance is Provenance.REPLAYED
+    return f"{provenance}, estimated" if is_replayed else "estimated by its provider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,8 @@ class Intensity:
         factors: the set of emission factors behind it, e.g. ``IPCC AR5 medians``.
         is_estimated: whether the provider estimated it; None where it does not say.
         fetched_s: when it was asked for, s since 1970.
-        provenance: published for a provider's or a stated figure, replayed, or modelled.
+        provenance: published for a provider's or a stated figure, replayed, or modelled, as
+            estimates of a provider are.
         mix: share of each fuel, 0 to 1, together about 1; None where the feed has none.
     """
 
@@ -105,6 +115,12 @@ class Intensity:
     def end_s(self) -> float:
         """End of the interval, s since 1970."""
         return self.start_s + self.interval_s
+
+    @property
+    def is_provided(self) -> bool:
+        """Whether a provider gave it for its time: no model or recording of ecorl's."""
+        is_estimate = self.provenance is Provenance.MODELLED and bool(self.is_estimated)
+        return is_estimate or self.provenance is Provenance.PUBLISHED
 
     @property
     def renewable_share(self) -> float | None:

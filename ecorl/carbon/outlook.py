@@ -81,10 +81,13 @@ def outlook(chain: FeedChain[Kind], feed_name: str, now_s: float) -> Outlook:
         return Outlook(feed_name, None, reason=f"{feed.info.source} has told no value so far")
     own, reason = _own(feed, now_s)
     if own is not None:
-        is_ours = own.model == RecencyAdaptivePool.name
-        provenance = Provenance.MODELLED if is_ours else told[-1].provenance
+        provenance = told[-1].provenance
+        if own.model == RecencyAdaptivePool.name:
+            provenance = Provenance.MODELLED
+        elif told[-1].is_provided:
+            provenance = Provenance.PUBLISHED
         return Outlook(feed_name, own, provenance)
-    if told[-1].provenance is not Provenance.PUBLISHED:
+    if not told[-1].is_provided:
         return Outlook(feed_name, None, reason=reason)
     try:
         made = _from_past(told, feed.info.interval_s, now_s)
@@ -110,7 +113,7 @@ def renewable_outlook(chain: FeedChain[Kind], feed_name: str, now_s: float) -> F
     """
     told = chain.past(feed_name)
     feed = chain.feed(feed_name)
-    if not told or told[-1].provenance is not Provenance.PUBLISHED:
+    if not told or not told[-1].is_provided:
         return None
     try:
         return _from_past(told, feed.info.interval_s, now_s, _share_of, _SHARE)
@@ -132,7 +135,7 @@ def providers_forecast(chain: FeedChain[Kind], feed_name: str, now_s: float) -> 
         KeyError: when the chain has no feed of that name.
     """
     told = chain.past(feed_name)
-    if not told or told[-1].provenance is not Provenance.PUBLISHED:
+    if not told or not told[-1].is_provided:
         return None
     feed = chain.feed(feed_name)
     return None if feed.info.is_stated else _own(feed, now_s)[0]

@@ -27,8 +27,7 @@ from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.marks import names_estimation
 from ecorl.errors import ConfigError, FeedError, FeedMalformed, FeedSilent
-from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope
-from ecorl.kinds import Provenance
+from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope, provided_provenance
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +178,7 @@ class ElectricityMapsFeed:
         factor_type = item.find("emissionFactorType")
         if factor_type is not None:
             factor_type.expect(_FACTOR_TYPES[self._scope], "kind of emission factors")
-        value = item.find("carbonIntensity")
+        value, is_estimated = item.find("carbonIntensity"), _is_estimated(item)
         if value is None:
             return None
         return AverageIntensity(
@@ -191,9 +190,9 @@ class ElectricityMapsFeed:
             basis=Basis.LOCATION,
             scope=self._scope,
             factors=_FACTORS[self._scope],
-            is_estimated=_is_estimated(item),
+            is_estimated=is_estimated,
             fetched_s=fetched_s,
-            provenance=Provenance.PUBLISHED,
+            provenance=provided_provenance(is_estimated),
             mix=mix,
         )
 

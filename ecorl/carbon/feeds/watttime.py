@@ -33,8 +33,7 @@ from ecorl.carbon.feeds.keys import Secret
 from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.errors import ConfigError, FeedMalformed, FeedRefused, FeedSilent, MissingToolError
-from ecorl.grid import Basis, Gas, MarginalIntensity, Scope
-from ecorl.kinds import Provenance
+from ecorl.grid import Basis, Gas, MarginalIntensity, Scope, provided_provenance
 
 _log = logging.getLogger(__name__)
 
@@ -193,6 +192,7 @@ class WattTimeFeed:
             value, imputed = point.find("value"), point.find("imputed_data_used")
             if value is None:
                 continue
+            is_own = is_estimated if imputed is None else imputed.flag()
             found.append(
                 MarginalIntensity(
                     feed=self.info.name,
@@ -203,9 +203,9 @@ class WattTimeFeed:
                     basis=Basis.LOCATION,
                     scope=Scope.DIRECT,
                     factors="WattTime MOER model",
-                    is_estimated=is_estimated if imputed is None else imputed.flag(),
+                    is_estimated=is_own,
                     fetched_s=now_s,
-                    provenance=Provenance.PUBLISHED,
+                    provenance=provided_provenance(is_own),
                 )
             )
         return found

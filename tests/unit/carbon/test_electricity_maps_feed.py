@@ -58,7 +58,7 @@ def test_a_zone_now(server):
         factors=value.factors,
         is_estimated=True,
         fetched_s=NOW_S,
-        provenance=Provenance.PUBLISHED,
+        provenance=Provenance.MODELLED,
     )
     feed.close()
     feed.close()

@@ -115,13 +115,18 @@ def test_made_up_values_of_the_other_services_are_refused(server):
 def test_an_estimate_of_electricity_maps_counts_and_says_so(server, flag, method, expected):
     server.script = [hour(isEstimated=flag, estimationMethod=method)]
     feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=QUICK)
-    assert feed.read(NOW_S).is_estimated is expected
+    value = feed.read(NOW_S)
+    assert value.is_estimated is expected
+    assert value.provenance is (Provenance.MODELLED if expected else Provenance.PUBLISHED)
+    assert value.is_provided
 
 
 def test_no_estimate_is_told_as_published():
     assert told_provenance(Provenance.PUBLISHED, None) == "published"
     assert told_provenance(Provenance.PUBLISHED, False) == "published"
     assert told_provenance(Provenance.PUBLISHED, True) == "estimated by its provider"
+    assert told_provenance(Provenance.MODELLED, True) == "estimated by its provider"
+    assert told_provenance(Provenance.MODELLED, None) == "modelled"
     assert told_provenance(Provenance.REPLAYED, True) == "replayed, estimated"
 
 

@@ -38,7 +38,7 @@ def test_the_uk_now(server):
         factors=value.factors,
         is_estimated=True,
         fetched_s=NOW_S,
-        provenance=Provenance.PUBLISHED,
+        provenance=Provenance.MODELLED,
         mix=value.mix,
     )
     assert sum(value.mix.values()) == pytest.approx(1.0)

@@ -67,7 +67,7 @@ def test_a_region_now(server, feed):
         factors=value.factors,
         is_estimated=True,
         fetched_s=NOW_S,
-        provenance=Provenance.PUBLISHED,
+        provenance=Provenance.MODELLED,
     )
     feed.close()
     feed.close()
