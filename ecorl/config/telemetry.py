@@ -17,7 +17,10 @@ class AutoSourceConfig(Model):
 
 
 class NvmlSourceConfig(Model):
-    """Measured: NVIDIA GPUs, by NVML; by power readings where a GPU's counter is not its own."""
+    """Measured: NVIDIA GPUs, by NVML; by power readings where a GPU's counter is not its own.
+
+    That is judged where readings are at most 1 s apart and the GPU tells its average power.
+    """
 
     type: Literal["nvml"] = "nvml"
     interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="time between two readings")

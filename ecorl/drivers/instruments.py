@@ -40,7 +40,10 @@ class Instrument:
 
     @property
     def average(self) -> Instrument:
-        """The instrument that averages in the scope of this one: itself, but for field 186."""
+        """The field that averages in the scope of this instrument.
+
+        The old call has none: what it gives is an average on some boards only.
+        """
         return self if self.field is None else Instrument(FIELD_POWER_AVERAGE, self.scope)
 
 
@@ -62,8 +65,7 @@ class PowerReading:
     """Power of a board in W, and the instrument that said so.
 
     Attributes:
-        average_w: the average of the last second or so by the same scope, W, or None; of an
-            instrument that averages it is the power itself.
+        average_w: the average of the last second or so by the same scope, W, or None.
     """
 
     power_w: float

@@ -201,7 +201,7 @@ class NvmlDriver:
             else:
                 answer = answers[instrument]
             if not isinstance(answer, DriverError):
-                average = answers.get(instrument.average, answer)
+                average = answers.get(instrument.average)
                 average_w = None if isinstance(average, DriverError) else average
                 return PowerReading(answer, instrument, average_w)
             last = answer

@@ -38,6 +38,9 @@ _WATCH_S = 0.5
 _WATCH_MOVES = 10
 """For how long two zones that say the same are watched, and for how many steps of the counter."""
 
+_STANDS_S = 0.1
+"""A counter that has not moved for so long does not move at all, s."""
+
 _LEAST_WITHIN = 0.1
 """Share of readings in which one counter shown twice says exactly the same twice, at least."""
 
@@ -125,8 +128,11 @@ def _is_same_counter(first: RaplZone, other: RaplZone) -> bool:
     step_j = excess_j = 0.0
     n = n_within = n_moves = 0
     before_j: float | None = None
-    end_s = time.monotonic() + _WATCH_S
+    start_s = time.monotonic()
+    end_s = start_s + _WATCH_S
     while n_moves < _WATCH_MOVES and time.monotonic() < end_s:
+        if not n_moves and time.monotonic() > start_s + _STANDS_S:
+            return False
         low_j, between_j, high_j = (read_counter_j(zone) for zone in (first, other, first))
         over_j = max(_rise(between_j, low_j, range_j), _rise(high_j, between_j, range_j), 0.0)
         excess_j = max(excess_j, over_j)

@@ -288,7 +288,7 @@ class FileReader:
             ExecutionRow(
                 r["attempt"],
                 bool(r["superseded"]),
-                _by_power(encoding.result_of(r), foreign.get(r["attempt"])),
+                _by_power(encoding.result_of(r), foreign),
             )
             for r in rows
         ]
@@ -383,7 +383,7 @@ class FileReader:
                     head = (attempt.attempt, name, provenance, one["source"])
                     stored = self._stored_seconds(attempt.attempt, one["id"])
                     tail = self._tail_seconds(attempt, one["id"], until_s)
-                    is_foreign = one["device_id"] in foreign.get(attempt.attempt, ())
+                    is_foreign = one["device_id"] in foreign
                     for row in itertools.chain(stored, tail):
                         second = PowerSecond(*head, row.second - offset_s, *in_units(row))
                         yield second.by_power() if is_foreign else second
@@ -421,10 +421,7 @@ class FileReader:
         """
         sql = f"{_RAW} WHERE ?1 IS NULL OR device_id = ?1 ORDER BY seq"
         rows, foreign = [_raw_row(r) for r in self._rows(sql, device_id)], self._foreign_counters()
-        return [
-            replace(row, energy_j=None) if row.device_id in foreign.get(row.attempt, ()) else row
-            for row in rows
-        ]
+        return [replace(row, energy_j=None) if row.device_id in foreign else row for row in rows]
 
     @_reads("sample_error", "series")
     def sample_errors(self) -> list[SampleErrorRow]:
@@ -435,24 +432,21 @@ class FileReader:
         )
         return [SampleErrorRow(*r) for r in self._rows(sql)]
 
-    def _foreign_counters(self) -> dict[int, set[str]]:
-        """By attempt the devices whose energy counter was found not to be theirs.
+    def _foreign_counters(self) -> set[str]:
+        """Devices whose energy counter was found not to be theirs, in any attempt.
 
         What was booked by it before that is told by the power readings as well.
         """
         sql = (
-            "SELECT attempt, device_id FROM sample_error "
+            "SELECT DISTINCT device_id FROM sample_error "
             "JOIN series ON series.id = series_id WHERE error = ?"
         )
-        found: dict[int, set[str]] = {}
-        for attempt, device_id in self._rows(sql, FOREIGN_COUNTER):
-            found.setdefault(attempt, set()).add(device_id)
-        return found
+        return {device_id for (device_id,) in self._rows(sql, FOREIGN_COUNTER)}
 
 
-def _by_power(result: StageResult, foreign: set[str] | None) -> StageResult:
+def _by_power(result: StageResult, foreign: set[str]) -> StageResult:
     """A stage execution without the counters of some devices."""
-    if not foreign or result.energy is None or foreign.isdisjoint(result.energy.device_ids):
+    if result.energy is None or foreign.isdisjoint(result.energy.device_ids):
         return result
     return replace(result, energy=result.energy.by_power())
 

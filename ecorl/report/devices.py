@@ -151,6 +151,7 @@ def _one_telemetry(
     executions: Sequence[ExecutionRow],
 ) -> DeviceTelemetry:
     gap = counter_gap(device_id, (e.result.energy for e in executions))
+    found_s = _found_s(seconds, errors)
     counts: dict[str, int] = defaultdict(int)
     for e in errors:
         counts[e.error] += e.n
@@ -166,14 +167,14 @@ def _one_telemetry(
         refresh_s=achieved_refresh_s(raw),
         counter_gap=None if gap.share == math.inf else gap.share,
         n_counter_gap=gap.n,
-        counter_remark=_counter_remark(gap),
-        counter_doubt=_counter_doubt(device_id, gap, _found_s(seconds, errors)),
+        counter_remark=_counter_remark(gap, is_foreign=found_s is not None),
+        counter_doubt=_counter_doubt(device_id, gap, found_s),
         errors=dict(counts),
         figures=_figures(row),
     )
 
 
-def _counter_remark(gap: CounterGap) -> str:
+def _counter_remark(gap: CounterGap, *, is_foreign: bool) -> str:
     """Say what a reader should know of the gap between counter and integral."""
     remarks = []
     if len(gap.device_ids) > 1 and gap.n:
@@ -182,7 +183,7 @@ def _counter_remark(gap: CounterGap) -> str:
         remarks.append("infinite: the counter says 0 J")
     if gap.n_stopped:
         remarks.append(f"the counter stood still in {gap.n_stopped} executions")
-    if gap.n_foreign:
+    if gap.n_foreign and is_foreign:
         remarks.append(
             f"the counter is not the device's and not used in {gap.n_foreign} executions"
         )
@@ -218,10 +219,13 @@ def _counter_doubt(device_id: str, gap: CounterGap, found_s: float | None) -> st
         return (
             f"{told}{' and' if gap.counted_j > 0 else ''} is not used: it counts more than the "
             "device, a part of it, or in other units; its power readings count. Until that was "
-            f"found, after {duration(found_s)}, the log and learned prices of tokens went by it"
+            f"found, after {duration(found_s)}, the log went by it, and prices of tokens that were "
+            "learned until then still do in part"
         )
     if gap.n_disputed or not (gap.counted_j > 0 and gap.integral_j > 0):
         return None  # neither is used, which is said where the energy is missing
+    if gap.n_foreign:
+        return None  # of another device, which the executions ran on too
     allowed = _DOUBTFUL_FACTOR + 0.25 / max(gap.time_s, _DOUBTFUL_S)
     if gap.time_s < _DOUBTFUL_S or max(ratio, 1 / ratio) <= allowed:
         return None

@@ -33,6 +33,10 @@ from ecorl.telemetry.sampling.sampler import Sampler
 from ecorl.telemetry.sources.nvml import EDGE_APART_S
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
+_JUDGED_AGAIN_S = 3600.0
+"""Over how long a counter that is not its device's is compared with the power readings, s: within
+what a history keeps."""
+
 _SUMMED_EVERY_S = 1.0
 """How often what the devices drew is added up, s: summing is not worth it more often."""
 
@@ -402,16 +406,23 @@ class NodeMonitor:
                 meter.drawn_to_s = now_s
 
     def _book_anew(self, name: str, meter: _Meter) -> None:
-        """Begin the sums of a device again, whose counter was found not to be its own."""
+        """Scale the sums of a device whose counter was found not to be its own.
+
+        By what power readings say over what the counter said, of the last hour.
+        """
         meter.has_counter = False
         if not meter.has_begun:
             return
-        before_j, meter.drawn_j = meter.drawn_j, 0.0
-        again = self.sampler.history.energy(name, meter.began_s, meter.drawn_to_s)
-        # What the gaps between executions drew is not kept one by one.
-        share = (again.integral_energy_j or 0.0) / before_j if before_j > 0 else 1.0
+        start_s = max(meter.began_s, meter.drawn_to_s - _JUDGED_AGAIN_S)
+        again = self.sampler.history.energy(name, start_s, meter.drawn_to_s)
+        counter_j, integral_j = again.counter_energy_j, again.integral_energy_j
+        if not counter_j or integral_j is None or not again.coverage:
+            meter.is_lost = meter.drawn_to_s > meter.began_s
+            return
+        # What executions and the gaps between them drew is not kept one by one.
+        share = integral_j / again.coverage / counter_j
+        meter.drawn_j *= share
         meter.beside_j *= share
-        meter.drawn_to_s = meter.began_s
 
     def _add_free(self, noted_to_s: float = math.inf, *, every_s: float = _SUMMED_EVERY_S) -> None:
         """Add what each device drew beside all executions since the last sum.

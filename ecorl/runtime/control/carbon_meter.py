@@ -26,7 +26,7 @@ class CarbonMeter:
     """
 
     def __init__(self, before: CarbonSoFar | None = None, drawn_j: float | None = 0.0) -> None:
-        self._so_far = before or CarbonSoFar()
+        self._before = self._so_far = before or CarbonSoFar()
         self._drawn_j = drawn_j
 
     def add(self, drawn_j: float | None, grams_per_joule: float | None) -> CarbonSoFar:
@@ -40,9 +40,21 @@ class CarbonMeter:
             return CarbonSoFar(None, self._so_far.unknown_j)
         more_j, self._drawn_j = drawn_j - (self._drawn_j or 0.0), drawn_j
         now = self._so_far
-        if grams_per_joule is None:
+        if more_j < 0:
+            # A counter was found not to be its device's: all that it told is scaled.
+            now = self._scaled(drawn_j / (drawn_j - more_j))
+        elif grams_per_joule is None:
             now = CarbonSoFar(now.carbon_g, now.unknown_j + more_j)
         else:
             now = CarbonSoFar((now.carbon_g or 0.0) + more_j * grams_per_joule, now.unknown_j)
         self._so_far = now
         return now
+
+    def _scaled(self, share: float) -> CarbonSoFar:
+        """What this attempt has added, by a factor, on top of what earlier ones emitted."""
+        now, before = self._so_far, self._before
+        grams = before.carbon_g
+        if now.carbon_g is not None:
+            grams = (grams or 0.0) + (now.carbon_g - (grams or 0.0)) * share
+        unknown_j = before.unknown_j + (now.unknown_j - before.unknown_j) * share
+        return CarbonSoFar(grams, unknown_j)

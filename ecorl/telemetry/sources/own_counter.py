@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ecorl.telemetry.integrate import DISPUTED_FACTOR
-
 LEAST_S, LONGEST_S = 2.0, 30.0
 """Shortest and longest stretch of time over which a counter is judged, s; then a new one begins."""
 
 TOLERANCE = 1.25
 """A counter may differ by this factor from all that the power readings say. Invented: on steady
 loads the two agree to some per cent."""
+
+UNITS_FACTOR = 100.0
+"""Where there is no average only this much is told: a counter in other units. Bursts in step with
+the polling explain less: which of the two is wrong is not known then."""
 
 TOLERANCE_W = 5.0
 """And by so much power, W: NVIDIA states power to 5 W."""
@@ -27,8 +29,11 @@ LAG_S = 1.0
 """Of a change of load an average over a second comes late by up to so much, s; and for so long a
 counter has to contradict the readings."""
 
+SELDOM_S = 1.5
+"""Across a longer time without a reading nothing is judged, s: what was drawn there is not seen."""
+
 STILL_S = 2.0
-"""Across a counter that stood still for longer than this nothing is judged, s."""
+"""Across a counter that was seen to stand still for longer than this nothing is judged, s."""
 
 
 @dataclass
@@ -36,6 +41,7 @@ class _Stretch:
     """What power readings said since the counter moved to ``begin_j`` at ``begin_s``.
 
     Attributes:
+        longest_s: longest time between two readings, s.
         power_j: by the power readings, each held until the next one, J.
         average_j: by the averages, J; None where one was missing.
         low_w, high_w: bounds of all these readings, W.
@@ -43,6 +49,7 @@ class _Stretch:
 
     begin_s: float
     begin_j: float
+    longest_s: float = 0.0
     power_j: float = 0.0
     average_j: float | None = 0.0
     low_w: float = math.inf
@@ -55,6 +62,7 @@ class _Stretch:
 
     def hold(self, power_w: float, average_w: float | None, length_s: float) -> None:
         """Let a reading stand for a time."""
+        self.longest_s = max(self.longest_s, length_s)
         self.power_j += power_w * length_s
         if self.average_j is None or average_w is None:
             self.average_j = None
@@ -65,8 +73,10 @@ class _Stretch:
     def explains(self, rise_j: float, length_s: float) -> bool:
         """Whether the readings explain a rise of the counter."""
         figures_j = [self.power_j] if self.average_j is None else [self.power_j, self.average_j]
-        factor = DISPUTED_FACTOR if self.average_j is None else TOLERANCE
-        slack_j = LAG_S * (self.high_w - self.low_w) + TOLERANCE_W * length_s
+        factor = UNITS_FACTOR if self.average_j is None else TOLERANCE
+        # Of a change of load a reading tells late by its own lag and by the wait for it.
+        late_s = LAG_S + self.longest_s
+        slack_j = late_s * (self.high_w - self.low_w) + TOLERANCE_W * length_s
         return min(figures_j) / factor - slack_j <= rise_j <= max(figures_j) * factor + slack_j
 
 
@@ -86,6 +96,7 @@ class OwnCounter:
         self._moved: tuple[float, float] | None = None
         self._newest: tuple[float, float, float | None] | None = None
         self._contradicts_since_s: float | None = None
+        self._is_still = False
 
     def add(
         self, t_s: float, power_w: float | None, average_w: float | None, energy_j: float | None
@@ -98,6 +109,8 @@ class OwnCounter:
             average_w: average power over the last second, W, where it can be read.
             energy_j: the counter, J, where it was read.
         """
+        if self._newest is not None and t_s - self._newest[0] > SELDOM_S:
+            self.forget()
         if self._stretch is not None and self._newest is not None:
             since_s, held_w, held_average_w = self._newest
             self._stretch.hold(held_w, held_average_w, t_s - since_s)
@@ -119,10 +132,12 @@ class OwnCounter:
             self._contradicts_since_s = None
             return
         if energy_j == moved[1]:
+            self._is_still = True
             return
-        self._moved = (t_s, energy_j)
+        stood_s = t_s - moved[0] if self._is_still else 0.0
+        self._moved, self._is_still = (t_s, energy_j), False
         length_s = 0.0 if stretch is None else t_s - stretch.begin_s
-        if stretch is None or t_s - moved[0] > STILL_S or length_s > LONGEST_S:
+        if stretch is None or stood_s > STILL_S or length_s > LONGEST_S:
             self._stretch, self._contradicts_since_s = _Stretch(t_s, energy_j), None
         elif length_s >= LEAST_S:
             if stretch.explains(energy_j - stretch.begin_j, length_s):

@@ -206,7 +206,8 @@ class ProcessTree:
         """Whether a control group holds all roots and nothing that is not of the tree."""
         absent = set(self._roots)
         for pid in _pids(folder):
-            if pid == 0 or pid in self._strangers:
+            # One that is hidden may be of the tree; its parent's line will tell of it then.
+            if pid not in self._members and (pid in self._strangers or read_stat(pid) is None):
                 return False
             absent.discard(pid)
         return not absent

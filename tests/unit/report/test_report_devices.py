@@ -92,6 +92,17 @@ def test_what_a_counter_of_something_else_had_booked_is_booked_anew_and_said(run
         assert "where its power readings say 1,200 J (1.70 times)" in " ".join(text.split())
 
 
+def test_a_counter_that_shares_executions_with_a_foreign_one_is_not_said_to_be_used(run):
+    foreign(run)
+    run.ledger.device(DeviceRecord("gpu1", "h100", MEASURED, "nvml", 30.0))
+    run.ledger.samples([PowerSample("gpu1", 1001.0, 300.0, 9.0, None, MEASURED, "nvml", None)])
+    both = {"counter_j": 4500.0, "integral_j": 3000.0, "device_ids": ("gpu0", "gpu1")}
+    run.ran(Stage.REWARD, (1006, 1011), 3000.0, method="integral_counter_foreign", **both)
+    report = run.report()
+    lines = [line for line in report.missing if "counter" in line]
+    assert [line.split(":")[0] for line in lines] == ["gpu0"]
+
+
 @pytest.mark.parametrize(("counter_j", "is_doubtful"), [(800.0, True), (600.0, False)])
 def test_a_counter_that_is_used_against_its_power_readings_is_doubtful(run, counter_j, is_doubtful):
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))

@@ -29,8 +29,13 @@ class Load:
         return (self.energy_j(t_s) - self.energy_j(since_s)) / max(t_s - since_s, 1e-3)
 
 
-def found_after_s(load, counter_j, *, told_w=None, has_average=True, counter_every=1):
-    """When the counter is found foreign, s; None: never. Polled with jitter, as by the sampler."""
+def found_after_s(
+    load, counter_j, *, told_w=None, has_average=True, counter_every=1, poll_s=POLL_S, stall=None
+):
+    """When the counter is found foreign, s; None: never. Polled with jitter, as by the sampler.
+
+    In a stall, from one time to another, nothing is read.
+    """
     own, jitter, t_s, n = OwnCounter(), random.Random(5), 1.0, 0
     while t_s < load.length_s:
         power_w = (told_w or load.power_w)(t_s)
@@ -38,7 +43,9 @@ def found_after_s(load, counter_j, *, told_w=None, has_average=True, counter_eve
         own.add(t_s, power_w, average_w, counter_j(t_s) if n % counter_every == 0 else None)
         if own.is_foreign:
             return t_s - 1.0
-        t_s, n = t_s + POLL_S * (1 + jitter.uniform(-0.5, 0.5)), n + 1
+        t_s, n = t_s + poll_s * (1 + jitter.uniform(-0.5, 0.5)), n + 1
+        if stall is not None and stall[0] < t_s < stall[1]:
+            t_s = stall[1]
     return None
 
 
@@ -77,12 +84,28 @@ def test_bursts_in_step_with_the_refresh_of_power_are_no_reason(told_w):
     """Power says 100 W or 600 W all the time, and the counter 225 W, which is the truth."""
     load = Load(bursts, 60.0)
     assert found_after_s(load, load.energy_j, told_w=lambda t_s: told_w) is None
-    # Without an average that could tell, only what lies beyond any known bias is foreign.
+    # Without an average that could tell, only other units are told.
     assert found_after_s(load, load.energy_j, told_w=lambda t_s: told_w, has_average=False) is None
-    wrong = 4 * 600.0 / 225.0
+    wrong = 1000.0
     assert found_after_s(
         load, lambda t_s: wrong * load.energy_j(t_s), told_w=lambda t_s: told_w, has_average=False
     )
+
+
+@pytest.mark.parametrize("stalled_s", [0.5, 1.4, 1.9])
+def test_a_stall_of_the_readings_as_a_load_begins_is_no_reason(stalled_s):
+    load = Load(lambda t_s: 70.0 if t_s < 6 else 700.0, 20.0)
+    assert found_after_s(load, load.energy_j, stall=(5.95, 6.0 + stalled_s)) is None
+
+
+@pytest.mark.parametrize("poll_s", [0.5, 0.9, 1.5, 5.0])
+@pytest.mark.parametrize("stage_s", [0.9, 3.7])
+def test_seldom_readings_never_call_the_own_counter_foreign(poll_s, stage_s):
+    load = Load(lambda t_s: (700.0, 120.0, 430.0, 90.0)[int(t_s / stage_s) % 4], 240.0)
+    assert found_after_s(load, load.energy_j, poll_s=poll_s) is None
+    steady = Load(lambda t_s: 600.0, 30.0)
+    if poll_s < 1.0:
+        assert found_after_s(steady, lambda t_s: 1.7 * steady.energy_j(t_s), poll_s=poll_s) < 8.0
 
 
 levels = st.lists(st.floats(15.0, 700.0), min_size=1, max_size=6)
