@@ -24,6 +24,22 @@ def union(intervals: Sequence[Interval]) -> list[Interval]:
     return found
 
 
+def without(interval: Interval, pauses: Sequence[Interval]) -> list[Interval]:
+    """The parts of an interval that lie in no pause.
+
+    Args:
+        interval: of one clock, s.
+        pauses: of the same clock, in order and apart, s.
+    """
+    found, (start_s, end_s) = [], interval
+    for pause_s, again_s in pauses:
+        if start_s < pause_s < end_s:
+            found.append((start_s, pause_s))
+        if pause_s < end_s:
+            start_s = max(start_s, again_s)
+    return [*found, (start_s, end_s)] if start_s < end_s else found
+
+
 def monotonic(intervals: Sequence[Interval]) -> list[Interval]:
     """Times of the day on this machine's monotonic clock, s.
 

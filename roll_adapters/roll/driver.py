@@ -290,6 +290,11 @@ class AutoDeviceMapping:
         runtime.record.event(kind, f"training from step {opened.from_step} of {self._n_steps}")
         hooks.current = self._hooks(runtime)
         self._watch(pipeline, hooks.current)
+        if getattr(self.pipeline_config, "generate_opt_level", 1) == 0:
+            logger.warning(
+                "ecorl: generate_opt_level = 0: generation and rewards are not measured; with 1 "
+                "they are"
+            )
 
     @property
     def _n_steps(self) -> int:

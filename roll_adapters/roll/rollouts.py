@@ -2,24 +2,31 @@
 
 ROLL generates and rewards sample by sample inside these actors, past the dispatch of its driver.
 `WatchedScheduler` stands in the place of its class and keeps the times until the driver asks for
-them. Generation lasted while at least one response was computed, a reward while at least one was
-waited for. Both are booked to the step whose batch holds the response, which for an asynchronous
-rollout may be a later one than that in which it was generated. Rewards by ecorl's own workers are
-booked when they are computed, to the step whose batch is collected at the time.
+them. Generation lasted while at least one response was computed, without the times for which ROLL
+holds back all requests (updates of the weights); a reward while at least one was waited for. Both
+are booked to the step whose batch holds the response, which for an asynchronous rollout may be a
+later one than that in which it was generated. Rewards by ecorl's own workers are booked when they
+are computed, to the step whose batch is collected at the time.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from roll.distributed.scheduler import generate_scheduler
 
-from roll_adapters.ray_jobs.intervals import Interval
+from roll_adapters.ray_jobs.intervals import Interval, without
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 from roll_adapters.roll.stages.rows import sizes_of
-from roll_adapters.roll.times import STEP, RolloutTimes, TakenTimes
+from roll_adapters.roll.times import NOTHING, STEP, RolloutTimes, TakenTimes
+
+_PAUSES = 16
+"""Pauses of a rollout that are remembered: more than a response outlasts."""
 
 OWN_WORKERS = "roll_adapters."
 """With which the paths of ecorl's own worker classes begin; they tell of themselves."""
@@ -31,8 +38,9 @@ class WatchedContext(generate_scheduler.RolloutContext):
     async def generate(self, req: Any, domain: str) -> Any:
         """Generate the responses to a prompt. See ROLL."""
         start_s = time.time()
-        data = await super().generate(req=req, domain=domain)
-        self._note(lambda times: times.generated(_sizes(req, data), _since(start_s)))
+        with self._under_way("", start_s):
+            data = await super().generate(req=req, domain=domain)
+        self._note(lambda times: times.generated(_sizes(req, data), self._awake(start_s)))
         return data
 
     async def compute_rewards(self, req: Any, domain: str) -> Any:
@@ -44,9 +52,24 @@ class WatchedContext(generate_scheduler.RolloutContext):
             finally:
                 req.meta_info.pop(STEP, None)
         start_s = time.time()
-        rewards = await super().compute_rewards(req=req, domain=domain)
+        with self._under_way(domain, start_s):
+            rewards = await super().compute_rewards(req=req, domain=domain)
         self._note(lambda times: times.rewarded(domain, sizes_of(req), _since(start_s)))
         return rewards
+
+    @contextmanager
+    def _under_way(self, domain: str, start_s: float) -> Iterator[None]:
+        """Have it known that a call of training is under way; a domain is that of a reward."""
+        running = {} if self.is_val else getattr(self._scheduler, "ecorl_running", {})
+        key = object()
+        running[key] = (domain, start_s)
+        try:
+            yield
+        finally:
+            del running[key]
+
+    def _awake(self, start_s: float) -> list[Interval]:
+        return without((start_s, time.time()), self._scheduler.ecorl_pauses)
 
     def _note(self, note: Callable[[RolloutTimes], None]) -> None:
         """Note a call of training; what cannot be counted is not measured."""
@@ -66,6 +89,8 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
         generate_scheduler.RolloutContext = WatchedContext
         self.ecorl_pending: dict[int, RolloutTimes] = {}
         self.ecorl_done: dict[int, RolloutTimes] = {}
+        self.ecorl_running: dict[object, tuple[str, float]] = {}
+        self.ecorl_pauses: deque[Interval] = deque(maxlen=_PAUSES)
         self.ecorl_step = 0
         super().__init__(*args, **kwargs)
         self.ecorl_told_elsewhere = frozenset(
@@ -77,10 +102,18 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
     async def get_batch(self, data: Any, global_step: int, batch_size: int) -> Any:
         """Collect the batch of a step. See ROLL."""
         self.ecorl_step = global_step
+        if self.ecorl_pauses:
+            begin_s, end_s = self.ecorl_pauses.pop()
+            self.ecorl_pauses.append((begin_s, min(end_s, time.time())))
         batch = await super().get_batch(data, global_step, batch_size)
         self._end_prompts(global_step)
         self.ecorl_step = global_step + 1
         return batch
+
+    async def pause_sampling(self) -> None:
+        """Hold all requests back until the next batch is asked for. See ROLL."""
+        await super().pause_sampling()
+        self.ecorl_pauses.append((time.time(), math.inf))
 
     def _end_prompts(self, step: int) -> None:
         """Book prompts that are neither under way nor wait for a later batch to a step."""
@@ -100,6 +133,12 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
             taken.done[number] = self.ecorl_done.pop(number).condensed()
         for times in self.ecorl_pending.values():
             taken.ahead.merge(times)
+        for domain, start_s in self.ecorl_running.values():
+            if domain:
+                taken.ahead.rewarded(domain, NOTHING, (start_s, time.time()))
+            else:
+                since = without((start_s, time.time()), self.ecorl_pauses)
+                taken.ahead.generated(NOTHING, since)
         taken.ahead.condensed()
         return taken
 

@@ -13,6 +13,9 @@ STEP = "ecorl_step"
 """Key of a request's ``meta_info`` that tells ecorl's own reward workers its step, 0-based."""
 
 
+NOTHING = RolloutSizes(0, 0, 0, 0)
+
+
 @dataclass(slots=True)
 class StageTimes:
     """What a stage has computed.
@@ -22,7 +25,7 @@ class StageTimes:
         intervals: when, as times of the day, s.
     """
 
-    sizes: RolloutSizes = field(default_factory=lambda: RolloutSizes(0, 0, 0, 0))
+    sizes: RolloutSizes = NOTHING
     intervals: list[Interval] = field(default_factory=list)
 
     def add(self, sizes: RolloutSizes, intervals: list[Interval]) -> None:
@@ -49,9 +52,9 @@ class RolloutTimes:
     generation: StageTimes = field(default_factory=StageTimes)
     rewards: dict[str, StageTimes] = field(default_factory=dict)
 
-    def generated(self, sizes: RolloutSizes, interval: Interval) -> None:
+    def generated(self, sizes: RolloutSizes, intervals: list[Interval]) -> None:
         """Note the responses of one call."""
-        self.generation.add(sizes, [interval])
+        self.generation.add(sizes, intervals)
 
     def rewarded(self, domain: str, sizes: RolloutSizes, interval: Interval) -> None:
         """Note the rewards of one call."""
@@ -84,7 +87,8 @@ class TakenTimes:
     Attributes:
         done: by the step whose batch holds the responses, 0-based as ROLL counts. What was
             computed for prompts that came into no batch is in the step that dropped them.
-        ahead: computed for prompts whose responses are in no batch yet.
+        ahead: computed for prompts whose responses are in no batch yet, with the times but not the
+            sizes of calls that are under way.
     """
 
     done: dict[int, RolloutTimes] = field(default_factory=dict)

@@ -39,7 +39,7 @@ current: PipelineHooks | None = None
 
 _TIMES_S = 10.0
 """Longest wait for the rollout actors' times, s. Invented: they have nothing else to do then; one
-that does not answer leaves its generation and rewards unmeasured."""
+that answers later is heard at the next step."""
 
 _OPEN_STEPS = 8
 """Steps whose handles are kept, invented: an asynchronous rollout is a step or two ahead."""
@@ -78,6 +78,7 @@ class PipelineHooks:
         self._sizes: RolloutSizes | None = None
         # By step and role: what the rollout's actors will tell the times of.
         self._rollouts: dict[tuple[int, Role], StageRun] = {}
+        self._late: list[Any] = []
         self._logged: RunTotals | None = None
         self._recorded = from_step
 
@@ -203,12 +204,19 @@ class PipelineHooks:
 
     def _taken(self, asked: Sequence[Any]) -> TakenTimes:
         """The answers of the rollout's actors put together."""
-        taken = TakenTimes()
-        try:
-            for told in ray.get(list(asked), timeout=_TIMES_S):
-                taken.merge(told)
-        except RayError as error:
-            logger.warning("ecorl: generation is not measured: %s", type(error).__name__)
+        taken, n_lost = TakenTimes(), 0
+        refs = [*self._late, *asked]
+        ready, self._late = ray.wait(refs, num_returns=len(refs), timeout=_TIMES_S)
+        for ref in ready:
+            try:
+                taken.merge(ray.get(ref))
+            except RayError:
+                n_lost += 1
+        if n_lost or self._late:
+            logger.warning(
+                "ecorl: generation and rewards are not measured in %d of %d rollout actors, and "
+                "told late by %d", n_lost, len(refs), len(self._late),
+            )  # fmt: skip
         return taken
 
     def _expect_references(self, step: int) -> None:

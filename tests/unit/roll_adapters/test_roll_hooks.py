@@ -50,8 +50,8 @@ def wrapped():
 def seen():
     """Times of two calls of generation and one of rewards."""
     times = RolloutTimes()
-    times.generated(SIZES, (100.0, 102.0))
-    times.generated(SIZES, (101.0, 103.0))
+    times.generated(SIZES, [(100.0, 102.0)])
+    times.generated(SIZES, [(101.0, 103.0)])
     times.rewarded("math", SIZES, (102.5, 104.0))
     return times
 
@@ -61,17 +61,28 @@ def seen_in(*steps):
     return TakenTimes({step: seen() for step in steps})
 
 
+class Late:
+    """An answer that comes only after a while."""
+
+    def __init__(self, told):
+        self.told, self.is_there = told, False
+
+
 @pytest.fixture(autouse=True)
 def rollout_actors(monkeypatch):
     """Rollout actors whose answers are what stands for their references."""
 
-    def get(refs, timeout):
-        for ref in refs:
-            if isinstance(ref, Exception):
-                raise ref
-        return refs
+    def get(ref):
+        if isinstance(ref, Exception):
+            raise ref
+        return ref
+
+    def wait(refs, num_returns, timeout):
+        late = [ref for ref in refs if isinstance(ref, Late) and not ref.is_there]
+        return [getattr(ref, "told", ref) for ref in refs if ref not in late], late
 
     monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(hooks, "current", None)
 
 
@@ -418,8 +429,20 @@ def test_actors_that_do_not_answer_leave_their_rollout_unmeasured(caplog):
     run.rollout(0, seen_in(0), RayActorError())
     run.train(0)
     assert run.right()
-    assert "ecorl: generation is not measured" in caplog.text
+    assert "are not measured in 1 of 2 rollout actors" in caplog.text
+    # What the others told counts.
+    assert [stage.work.role for stage, *_ in runtime.accounted] == ["generation", "reward:math"]
+
+
+def test_an_answer_that_comes_late_is_heard_at_the_next_step(caplog):
+    run, late = Rlvr(runtime := FakeRuntime()), Late(seen_in(0))
+    run.rollout(0, late)
     assert (runtime.accounted, runtime.roles("forget")) == ([], ["generation"])
+    assert "told late by 1" in caplog.text
+    run.train(0)
+    late.is_there = True
+    run.rollout(1)
+    assert [s.iteration.number for s, *_ in runtime.accounted] == [1, 1, 2, 2]
 
 
 # ---------------------------------------------------------------- what fails of ecorl's own

@@ -25,7 +25,7 @@ from ecorl.errors import EngineTimeout, RunError
 from ecorl.records import Action, Stage
 from ecorl.runtime.checkpoints import write_state
 from ecorl.runtime.overhead import HookTime
-from roll_adapters.ray_jobs.intervals import union
+from roll_adapters.ray_jobs.intervals import union, without
 from roll_adapters.ray_jobs.sizes import RolloutSizes
 from roll_adapters.roll import invitation
 from roll_adapters.roll.checkpoints import STATE, progress_of
@@ -57,7 +57,7 @@ def noted(calls):
     for step, n, start, length in calls:
         interval = (float(start), float(start + length))
         times = taken.done.setdefault(step, RolloutTimes()) if step else taken.ahead
-        times.generated(RolloutSizes(n, 2 * n, n, n), interval)
+        times.generated(RolloutSizes(n, 2 * n, n, n), [interval])
         times.rewarded("math" if n % 2 else "code", RolloutSizes(1, n, n, n), interval)
     return taken
 
@@ -207,6 +207,66 @@ def test_responses_are_in_the_step_whose_batch_holds_them(rollout, collect):
     scheduler._end_prompts(2)
     assert told(taken(scheduler, 1)) == {}
     assert set(taken(scheduler, 3).done) == {2}
+
+
+def test_calls_that_are_under_way_are_told_of_by_their_times(rollout, watched, monkeypatch):
+    """They share what their GPUs draw with the batch that is handed over meanwhile."""
+    context, scheduler = rollout(["rewards"])
+    told_meanwhile = []
+
+    async def answer(self, req, domain):
+        told_meanwhile.append((await scheduler.take_rollout_times(9)).ahead)
+        return ANSWER
+
+    for name in ("generate", "compute_rewards"):
+        monkeypatch.setattr(watched.WatchedContext.__base__, name, answer)
+    asyncio.run(context.generate(REQUEST, "math"))
+    asyncio.run(context.compute_rewards(step_batch(ROWS), "math"))
+    during, rewarding = told_meanwhile
+    assert during.generation.sizes == RolloutSizes(0, 0, 0, 0)
+    assert (len(during.generation.intervals), during.rewards) == (1, {})
+    assert rewarding.rewards["math"].sizes == RolloutSizes(0, 0, 0, 0)
+    assert scheduler.ecorl_running == {}
+
+
+def test_generation_does_not_last_while_requests_are_held_back(rollout, watched, monkeypatch):
+    context, scheduler = rollout([ANSWER])
+    now = [100.0]
+    monkeypatch.setattr(watched.time, "time", lambda: now[0])
+
+    async def paused(self):
+        return None
+
+    async def get_batch(self, data, global_step, batch_size):
+        now[0] += 2.0  # the response ends
+        return "batch"
+
+    async def answer(self, req, domain):
+        now[0] += 1.0
+        await scheduler.pause_sampling()
+        now[0] += 50.0  # the update of the weights, and a validation
+        await scheduler.get_batch("data", 5, 4)
+        return ANSWER
+
+    base = watched.WatchedScheduler.__base__
+    monkeypatch.setattr(base, "pause_sampling", paused)
+    monkeypatch.setattr(base, "get_batch", get_batch)
+    monkeypatch.setattr(watched.WatchedContext.__base__, "generate", answer)
+    asyncio.run(context.generate(REQUEST, "math"))
+    times = taken(scheduler).ahead.generation
+    assert times.intervals == [(100.0, 101.0), (151.0, 153.0)]
+
+
+pauses = st.lists(st.integers(0, 30), max_size=6, unique=True).map(sorted)
+
+
+@given(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted), pauses)
+def test_an_interval_without_its_pauses(interval, edges):
+    apart = list(zip(edges[::2], edges[1::2], strict=False))
+    found = without(tuple(interval), apart)
+    inside = {s for s in range(*interval) if not any(a <= s < b for a, b in apart)}
+    assert {s for a, b in found for s in range(a, b)} == inside
+    assert all(a < b for a, b in found)
 
 
 def test_a_response_that_goes_on_is_one_row(rollout, collect):
