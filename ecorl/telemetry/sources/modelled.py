@@ -43,8 +43,8 @@ MAX_SHARE = 0.005
 """Largest share of a core that reading CPU time may take: with many processes it is read more
 seldom, and the next reading has the energy in between."""
 
-LONGEST_STEP_S = 1.0
-"""CPU time is read at least this often, s, whatever it takes."""
+LONGEST_STEP_S = 0.5
+"""CPU time may be read this often, s, whatever it takes."""
 
 
 class ModelledSource:
@@ -78,7 +78,7 @@ class ModelledSource:
             raise ConfigError("telemetry option idle_w", idle_w, f"between 0 and {active_w} W")
         if model.n_threads < 1:
             raise ConfigError("telemetry option n_threads", model.n_threads, "at least 1")
-        self.interval_s = interval_s
+        self.interval_s = self._polled_s = interval_s
         self._device_id, self._kind = device.device_id, device.kind
         self._idle_w, self._active_w = idle_w, active_w
         self._pids, self._n_threads = model.pids, model.n_threads
@@ -143,6 +143,8 @@ class ModelledSource:
         cpu_s = self._cpu_time_s()
         least_s = (time.thread_time() - begin_s) / MAX_SHARE
         self._shortest_s = min(max(MIN_STEP_S, least_s), LONGEST_STEP_S)
+        # A reading between two steps would tell a power without an energy; polls jitter by less.
+        self.interval_s = max(self._polled_s, 2.0 * self._shortest_s)
         if self._last is not None:
             step_s = now_s - self._last[0]
             gained_s = max(0.0, cpu_s - self._last[1]) + self._carried_s
