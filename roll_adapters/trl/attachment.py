@@ -26,7 +26,7 @@ from ecorl.runtime.rollout import Rollout
 from ecorl.runtime.runs.record import ending_by
 from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.log_probs import LogProbStages
-from roll_adapters.trl.masks import GeneratedRows, completion_tokens
+from roll_adapters.trl.masks import GeneratedRows, tell_not_counted, trained
 from roll_adapters.trl.packing.loss import unscaled
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.rewards import RewardStages
@@ -307,9 +307,10 @@ class TrlAttachment:
             with self.runtime.clock, nullcontext() if gears is None else gears.within():
                 packing.compare_training(self._original[LOG_PROBS], model, inputs)
         if self.training and not self._rollout.training:
-            n_output = completion_tokens(self.trainer, inputs)
-            n_tokens = n_output + int(inputs["prompt_mask"].sum())
-            n_rows = int(inputs["completion_ids"].shape[0])
+            n_rows, n_tokens, n_output, unknown = trained(self.trainer, inputs)
+            if unknown is not None:
+                told = self._log_probs.not_counted
+                tell_not_counted(self._rollout, Stage.ACTOR_TRAIN, unknown, told)
             label = None if gears is None else gears.label
             self._rollout.begin_training(n_rows, n_tokens, n_output, label)
         original = self._original["compute_loss"]

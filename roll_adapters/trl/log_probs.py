@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
+from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.torch.padding import prompt_and_completion
-from ecorl.records import Action, ModelShape, Stage
+from ecorl.records import Action, ModelShape, Stage, StageWork
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.rollout import InferenceCall, Rollout
 from roll_adapters.trl.adapters import OWN_REFERENCE, answers_for_reference, is_own_reference
-from roll_adapters.trl.masks import pad_token_id
+from roll_adapters.trl.masks import pad_token_id, tell_not_counted
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.reference import ReferenceCall
 
@@ -36,6 +37,9 @@ class LogProbStages:
         rollout: its rollouts.
         frozen: notices when an engine no longer stands for its model.
         packing: packs rows into micro-batches; None: they stay as TRL has them.
+
+    Attributes:
+        not_counted: what was told already of tokens that are not counted.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class LogProbStages:
     ) -> None:
         self._trainer, self._rollout, self._frozen = trainer, rollout, frozen
         self._packing = packing
+        self.not_counted: set[tuple[str, str]] = set()
 
     def compute(
         self,
@@ -83,14 +88,23 @@ class LogProbStages:
         else:
             is_reference = self._trainer.ref_model is not None and model is self._trainer.ref_model
         forward = self._packed(original, Stage.REFERENCE if is_reference else OLD_LOG_PROBS)
-        call = ReferenceCall(
-            forward, model, input_ids, attention_mask, logits_to_keep, batch_size,
-            pad_token_id(self._trainer),
-        )  # fmt: skip
+        stage = Stage.REFERENCE if is_reference else Stage.ACTOR_TRAIN
+        work = StageWork(stage, int(input_ids.shape[0]), 0, 0, 0, self._shape(stage))
+        with EngineBoundary() as boundary:
+            call = ReferenceCall(
+                forward, model, input_ids, attention_mask, logits_to_keep, batch_size,
+                pad_token_id(self._trainer),
+            )  # fmt: skip
+            work = call.work(stage, work.model)
+        if boundary.error is not None:
+            tell_not_counted(self._rollout, stage, boundary.error, self.not_counted)
         if not is_reference:
-            return self._old_log_probs(call, own(forward))
+            # Training work without output tokens: the forward before training.
+            return self._own_pass(replace(work, n_output_tokens=0), own(forward))
+        if boundary.error is not None:
+            return self._own_pass(work, own(forward))
         plain = not args and not any(kwargs.values())  # no images, no entropies
-        return self._reference(call, own(forward), may_offload=plain and not is_own)
+        return self._reference(call, work, own(forward), may_offload=plain and not is_own)
 
     def _shape(self, stage: Stage) -> ModelShape | None:
         return self._rollout.runtime.training.models.get(stage)
@@ -101,10 +115,9 @@ class LogProbStages:
         return self._packing.forwards.log_probs(original, what)
 
     def _reference(
-        self, call: ReferenceCall, own: Callable[[], Any], *, may_offload: bool
+        self, call: ReferenceCall, work: StageWork, own: Callable[[], Any], *, may_offload: bool
     ) -> tuple[Any, Any, Any]:
         """Answer for the reference: with a tensor that the barrier fills, or as TRL itself does."""
-        work = call.work(Stage.REFERENCE, self._shape(Stage.REFERENCE))
         if is_own_reference(self._trainer):
             work = replace(work, kept_because=OWN_REFERENCE)
         target: list[torch.Tensor] = []
@@ -140,10 +153,8 @@ class LogProbStages:
             self._rollout.join(Stage.REFERENCE)
         return target[0], None, None
 
-    def _old_log_probs(self, call: ReferenceCall, own: Callable[[], Any]) -> Any:
-        """Account the policy's forward before training as training work without output tokens."""
-        work = call.work(Stage.ACTOR_TRAIN, self._shape(Stage.ACTOR_TRAIN))
-        work = replace(work, n_output_tokens=0)
+    def _own_pass(self, work: StageWork, own: Callable[[], Any]) -> Any:
+        """Account a pass that the trainer makes itself."""
         run = self._rollout.start(work)
         output = own()
         self._rollout.end(run)

@@ -7,11 +7,19 @@ completions, which the policy made and every pass computes like the others.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+from ecorl.engines.containment import EngineBoundary
+from ecorl.records import FaultEvent, FaultKind, Stage
+from ecorl.runtime.rollout import Rollout
+from roll_adapters.transformers.batches import padding_tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -84,14 +92,64 @@ def completion_tokens(trainer: Any, inputs: Mapping[str, Any]) -> int:
     return int(computed(ids, mask, pad_token_id(trainer)).sum())
 
 
+class Trained(NamedTuple):
+    """What a micro-batch of training holds; 0 is not known.
+
+    Attributes:
+        n_rows: its rows.
+        n_tokens: of prompts and completions.
+        n_output: of completions.
+        unknown: why they are not known; None: they are.
+    """
+
+    n_rows: int = 0
+    n_tokens: int = 0
+    n_output: int = 0
+    unknown: Exception | None = None
+
+
+def trained(trainer: Any, inputs: Mapping[str, Any]) -> Trained:
+    """Count a micro-batch of training, whatever the trainer and its batch are.
+
+    Args:
+        trainer: the TRL trainer.
+        inputs: of the micro-batch.
+    """
+    n_rows = 0
+    with EngineBoundary() as boundary:
+        n_rows = int(inputs["completion_ids"].shape[0])
+        n_output = completion_tokens(trainer, inputs)
+        return Trained(n_rows, n_output + int(inputs["prompt_mask"].sum()), n_output)
+    return Trained(n_rows, unknown=boundary.error)
+
+
+def tell_not_counted(
+    rollout: Rollout, stage: Stage, error: Exception, told: set[tuple[str, str]]
+) -> None:
+    """Warn that tokens of a stage are not in the record, and keep why, once for each reason.
+
+    Args:
+        rollout: whose record lacks them.
+        stage: the stage.
+        error: why.
+        told: what was told already; it is added to.
+    """
+    why = f"tokens are not counted: {error}"
+    if (stage, why) in told:
+        return
+    told.add((stage, why))
+    number = None if rollout.iteration is None else rollout.iteration.number
+    rollout.runtime.record.fault(FaultEvent(number, FaultKind.NOT_COUNTED, stage, why))
+    logger.warning("the record lacks figures of %s, training goes on: %s", stage, why)
+
+
 def pad_token_id(trainer: Any) -> int:
     """Tell with what a trainer pads completions.
 
     Args:
         trainer: the TRL trainer.
     """
-    processing = trainer.processing_class  # of a model that reads images it holds the tokenizer
-    return int(getattr(processing, "tokenizer", processing).pad_token_id)
+    return int(padding_tokenizer(trainer).pad_token_id)
 
 
 def _foreign(output: Sequence[Any]) -> int:

@@ -193,8 +193,9 @@ def test_rows_that_a_batch_hides_are_missing_and_said(tmp_path, caplog):
     class Pairs(Trainer):
         """Trains on tuples."""
 
-        def _prepare_inputs(self, inputs):
-            return super()._prepare_inputs(dict(zip(("input_ids", "labels"), inputs, strict=True)))
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            named = dict(zip(("input_ids", "labels"), inputs, strict=True))
+            return super().compute_loss(model, named, *args, **kwargs)
 
     trainer = make(tmp_path, Pairs, collator=lambda rows: tuple(collate(rows).values()))
     attach(trainer, plain_config(tmp_path / "run"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,6 +140,27 @@ def test_completions_that_are_cut_off_and_masked_are_computed(
     assert found[Stage.ACTOR_TRAIN] == (2 * n_all, 2 * n_completion)
     assert found["old_log_probs"] == (n_all, 0)
     assert all(r.edi_j_per_token is not None for r in report.stages if r.n_with_energy)
+
+
+def test_tokens_that_cannot_be_counted_are_missing_and_training_goes_on(
+    make_trainer, tmp_path, caplog, monkeypatch
+):
+    changes = {"max_steps": 2, "num_iterations": 2, "beta": 0.05}
+    plain = make_trainer("grpo", "plain", **changes)
+    plain.train()
+    trainer = make_trainer("grpo", "attached", **changes)
+    gone = SimpleNamespace()
+    monkeypatch.setattr("roll_adapters.trl.masks.padding_tokenizer", lambda _: gone)
+    attach(trainer, config(tmp_path))
+    trainer.train()
+    assert_same_bits(outcome(plain), outcome(trainer))
+    found, _ = recorded(tmp_path / "run")
+    assert found["old_log_probs"] == found[Stage.REFERENCE] == (0, 0)
+    assert found[Stage.GENERATION][0] > 0
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        told = sorted((f.kind, f.where) for f in reader.faults())
+    assert told == [("NotCounted", "actor_train"), ("NotCounted", "reference")]
+    assert "no attribute 'pad_token_id'" in caplog.text
 
 
 def test_what_is_sampled_and_cut_off_is_generated(make_trainer, tmp_path):

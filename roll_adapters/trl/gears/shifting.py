@@ -37,7 +37,7 @@ from ecorl.trainer.optimizer.adamw import (
 from roll_adapters.trl.gears.measuring import GearMeasurement, measure, tells_of_gradient
 from roll_adapters.trl.gears.micro_batches import MicroBatch, TrainerMemory, repeat
 from roll_adapters.trl.gears.setup import bare_model, make_gears
-from roll_adapters.trl.masks import completion_tokens
+from roll_adapters.trl.masks import trained
 
 logger = logging.getLogger(__name__)
 
@@ -255,8 +255,7 @@ class TrlGears:
             return loss
         is_kept = not step.is_redoing and self.box.may_overflow(step.gear)
         if not step.is_redoing:
-            n_output = completion_tokens(self._trainer, inputs)
-            step.tokens += n_output + int(inputs["prompt_mask"].sum())
+            step.tokens += trained(self._trainer, inputs).n_tokens  # the attachment tells why not
         if is_kept:
             random, before = RandomState.now(self._device), TrainerMemory.of(self._trainer)
         # Released when the backward pass is over, which may compute parts of the forward anew.

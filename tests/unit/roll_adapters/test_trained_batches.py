@@ -22,8 +22,8 @@ PAD, EOS = 0, 2
 texts = st.lists(st.lists(st.integers(5, 90), min_size=2, max_size=9), min_size=1, max_size=6)
 
 
-def trainer(pad=PAD, eos=EOS, **model):
-    tokenizer = SimpleNamespace(pad_token_id=pad, eos_token_id=eos)
+def trainer(pad=PAD, eos=EOS, bos=1, **model):
+    tokenizer = SimpleNamespace(pad_token_id=pad, eos_token_id=eos, bos_token_id=bos)
     return SimpleNamespace(processing_class=tokenizer, model=SimpleNamespace(**model))
 
 
@@ -77,6 +77,74 @@ def test_sequences_are_found_in_a_row_without_padding(rows, tail):
     ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
     whole = {"input_ids": torch.tensor([flat]), "cu_seq_lens_q": ends}
     assert counts(whole) == (len(rows), len(flat))
+
+
+@given(st.lists(st.lists(st.integers(5, 90), min_size=1, max_size=4), min_size=1, max_size=6))
+def test_documents_of_one_token_are_sequences(rows):
+    flat = torch.tensor([[token for row in rows for token in row]])
+    positions = torch.tensor([[i for row in rows for i in range(len(row))]])
+    assert counts({"input_ids": flat, "position_ids": positions}) == (len(rows), flat.numel())
+
+
+@given(texts, st.integers(0, 5))
+def test_one_special_token_may_begin_and_end_documents_and_pad_them(rows, tail):
+    """As GPT-2's, whose only one it is."""
+    rows = [[EOS, *row, EOS] for row in rows]
+    special = {"pad": EOS, "bos": EOS}
+    flat = [token for row in rows for token in row]
+    positions = [i for row in rows for i in range(len(row))]
+    inputs = {
+        "input_ids": torch.tensor([flat + [EOS] * tail]),
+        "position_ids": torch.tensor([positions + [0] * tail]),
+    }
+    assert counts(inputs, **special) == (len(rows), len(flat))
+    for side in ("left", "right"):
+        ids = padded(rows, side, EOS)
+        assert counts({"input_ids": ids}, **special) == (len(rows), len(flat))
+        assert counts({"input_ids": ids[:1, 2:]} if side == "left" else {"input_ids": ids[:1, :-2]},
+                      **special) == (1, len(rows[0]))  # fmt: skip
+    # No BOS in the texts: the longest row has no padding.
+    bare = torch.tensor([[EOS, 7, 8], [7, 8, 9]])
+    assert counts({"input_ids": bare}, **special) == (2, 5)
+
+
+def test_the_text_s_config_names_the_padding_of_a_model_without_a_tokenizer():
+    from transformers import Gemma3Config
+
+    config = Gemma3Config()
+    config.get_text_config().pad_token_id = PAD
+    bare = SimpleNamespace(processing_class=None, model=SimpleNamespace(config=config))
+    ids = torch.tensor([[5, 6, 7, PAD, PAD], [5, 6, 7, 8, 9]])
+    assert tuple(map(int, counted({"input_ids": ids}, bare))) == (2, 8)
+
+
+def test_a_tokenizer_s_own_attribute_of_that_name_is_no_tokenizer():
+    made = trainer()
+    made.processing_class.tokenizer = object()
+    ids = torch.tensor([[5, 6, PAD, PAD], [5, 6, 7, 8]])
+    assert tuple(map(int, counted({"input_ids": ids}, made))) == (2, 6)
+
+
+def test_ids_in_one_dimension_hold_the_sequences_that_their_ends_tell():
+    flat = {"input_ids": torch.arange(5, 17), "position_ids": torch.arange(12)}
+    assert counts(flat | {"cu_seq_lens_q": torch.tensor([0, 4, 8, 12])}) == (3, 12)
+    with pytest.raises(DataError, match="one dimension and there are no cu_seq_lens_q"):
+        counted(flat, trainer())
+
+
+@pytest.mark.parametrize("filler", [0, 1, -1])
+def test_a_padded_row_of_one_token_is_a_row(filler):
+    mask = torch.tensor([[0, 0, 1], [1, 1, 1]])
+    positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, filler)
+    ids = torch.tensor([[PAD, PAD, 5], [5, 6, 7]])
+    batch = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    assert counts(batch) == (2, 4)
+
+
+@pytest.mark.parametrize("positions", [[3, 2, 1, 0], [9, 7, 5, 3]])
+def test_rows_whose_positions_fall_are_rows(positions):
+    batch = {"input_ids": torch.full((2, 4), 7), "position_ids": torch.tensor([positions] * 2)}
+    assert counts(batch) == (2, 8)
 
 
 def test_masks_that_number_packed_sequences_attend_to_each_token_once():
@@ -148,6 +216,53 @@ def test_what_is_hidden_in_one_batch_is_not_known_of_the_step():
     assert why.startswith("rows and tokens of a batch are not known: it is a list")
     batches.leave()
     assert "training_step" not in toy.__dict__
+
+
+def test_no_row_at_all_is_not_known():
+    batches, toy = TrainedBatches(), Toy()
+    toy.processing_class = trainer().processing_class
+    batches.watch(toy)
+    nothing = torch.zeros(1, 4, dtype=torch.long)
+    toy.training_step(None, {"input_ids": nothing, "position_ids": nothing})
+    assert batches.take() == (None, 0)
+    assert "rows are not known" in batches.objections[0]
+
+
+class Generating(Toy):
+    """A trainer that makes the batch that it trains on within the step, in two parts."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        for n in (5, 6):
+            self.compute_loss(model, inputs | {"input_ids": torch.full((1, n), 7)})
+        return 0.25
+
+    def compute_loss(self, model, inputs):
+        inputs.clear()  # the batch is counted before
+
+
+def test_a_batch_that_the_step_makes_is_the_one_that_counts():
+    batches, toy = TrainedBatches(), Generating()
+    batches.watch(toy)
+    toy.training_step(None, {"input_ids": torch.full((2, 3), 7)})
+    toy.compute_loss(None, {"input_ids": torch.full((2, 3), 7)})  # of an evaluation
+    assert batches.take() == (2, 11)
+    batches.leave()
+    assert not {"training_step", "compute_loss"} & set(toy.__dict__)
+
+
+def test_a_batch_counts_once_where_another_tool_keeps_the_wrapped_step():
+    batches, toy = TrainedBatches(), Toy()
+    batch = {"input_ids": torch.full((2, 3), 7)}
+    for _ in range(3):
+        batches.watch(toy)
+        inner = toy.training_step
+        toy.training_step = lambda *args, inner=inner: inner(*args)
+        toy.training_step(None, batch)
+        assert batches.take() == (2, 6)
+        batches.leave()
+        toy.training_step = inner  # as a profiler that gives back what it found
+        toy.training_step(None, batch)
+    assert batches.take() == (None, None)
 
 
 def test_a_trainer_that_goes_another_way_is_not_counted():

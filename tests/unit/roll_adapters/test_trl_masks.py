@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import ProcessorMixin
 
 from ecorl.engines.validate import check_batch
 from ecorl.records import Stage
-from roll_adapters.trl.masks import GeneratedRows, completion_tokens, computed
+from roll_adapters.trl.masks import GeneratedRows, completion_tokens, computed, trained
 from roll_adapters.trl.reference import ReferenceCall
 
 PAD, EOS = 0, 2
@@ -59,9 +60,33 @@ def test_a_pass_computes_each_completion_whatever_the_loss_masks(batch):
     assert (work.n_output_tokens, work.max_length) == (sum(lengths), max(whole))
     inputs = {"completion_ids": ids[:, -n_keep:], "completion_mask": mask[:, -n_keep:]}
     tokenizer = SimpleNamespace(pad_token_id=pad)
-    for processing in (tokenizer, SimpleNamespace(tokenizer=tokenizer)):
-        trainer = SimpleNamespace(processing_class=processing)
+    for trainer in trainers_with(tokenizer):
         assert completion_tokens(trainer, inputs) == sum(lengths)
+        more = {"prompt_mask": mask[:, :-n_keep]}
+        n_all = sum(lengths) + sum(len(prompt) for prompt, _, _ in rows)
+        assert trained(trainer, inputs | more) == (len(rows), n_all, sum(lengths), None)
+    hidden = trained(SimpleNamespace(processing_class=object()), inputs)
+    assert hidden[:3] == (len(rows), 0, 0)
+    assert "pad_token_id" in str(hidden.unknown)
+    assert trained(trainer, {})[:3] == (0, 0, 0)
+
+
+class Processor(ProcessorMixin):
+    """Of a model that reads images."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+
+def trainers_with(tokenizer):
+    """TRL's, which keep the tokenizer that they pad with, and others."""
+    yield SimpleNamespace(processing_class=tokenizer)
+    yield SimpleNamespace(processing_class=Processor(tokenizer))
+    yield SimpleNamespace(processing_class=object(), _tokenizer=tokenizer)
+    # As some tokenizers with code of their own: the backend lies in ``tokenizer``.
+    backend = SimpleNamespace(**vars(tokenizer), tokenizer=object())
+    yield SimpleNamespace(processing_class=backend)
+    yield SimpleNamespace(processing_class=backend, _tokenizer=backend)
 
 
 @settings(deadline=None)
