@@ -250,11 +250,11 @@ def _clocks(study: LeverStudy) -> str:
     for stage, clock in natural_clocks(study.step).items():
         stages.setdefault(_natural(stage, clock, study.step.gpu), []).append(str(stage))
     runs = "; ".join(f"{', '.join(names)} at {clock}" for clock, names in stages.items())
-    low = ", so the low end saves nothing" if study.alone[Lever.CLOCKS].low == 0.0 else ""
+    low = ", so at the low end locks save nothing" if study.alone[Lever.CLOCKS].low == 0.0 else ""
     return (
         f"While no clock is set: {runs}. A lock at or above that changes nothing. What lower ones "
-        "save is published of decoding in small batches; nothing at a rollout's batches, neither "
-        f"the power nor below which clock memory slows{low}."
+        "save is published for decoding in small batches. For a rollout's batches neither the "
+        f"power nor the clock below which memory slows is published{low}."
     )
 
 

@@ -55,7 +55,8 @@ def test_one_table_and_the_answer_in_words(command):
     for row in ("the GPUs alone", "8 x l4: reward", "lower clocks", "FP8 in training"):
         assert re.search(rf"^{re.escape(row)}", out, re.M), row
     assert "reward, reference at 1,470 to 1,845 MHz under the limit on power (measured" in told
-    assert "nothing at a rollout's batches" in told
+    assert "For a rollout's batches neither the power nor the clock below which" in told
+    assert "is published, so at the low end locks save nothing." in told
     assert re.search(r"lower clocks .* 0\.0 to \d+\.\d %", out)
     assert banned(told, on_gpus=True) == []
 
