@@ -30,7 +30,9 @@ def read_pue(path: Path) -> list[tuple[float, float]]:
     table = read_table(path, ("time", "pue"))
     times, values = read_times(table, 0), table.numbers(1)
     if times.are_ends:
-        raise table.header_mistake(0, "are ends of intervals; a PUE counts from its time on")
+        raise table.header_mistake(
+            0, "its times are ends of intervals; a PUE counts from its time on"
+        )
     times_s = times.seconds
     is_pue = (values >= LOWEST) & (values <= HIGHEST)
     for row in np.flatnonzero(~is_pue):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.traces.labels import Label, label_of
+from ecorl.carbon.traces.labels import Label, label_of, says_begin
 from ecorl.carbon.traces.table import CsvTable
 
 _EXPECTED = "2022-01-31 23:00:00+00:00, YYYYMMDDHH or YYYYMMDDHHMM, or seconds or ms since 1970"
@@ -77,7 +77,7 @@ def read_times(table: CsvTable, column: int) -> Times:
     Raises:
         DataError: when a cell is no time, with the name of its form where it is a known one; when
             some have an offset and others do not; and when the name of the column leaves open
-            whether they are begins or ends.
+            whether they are begins or ends, or says begins of what has an hour 24.
     """
     cells = table.cells(column)
     name = table.columns[column] if table.has_header else ""
@@ -98,6 +98,9 @@ def read_times(table: CsvTable, column: int) -> Times:
             "may name begins of intervals or their ends, which are a step apart; name the column"
             " period_start or period_end"
         )
+        raise table.header_mistake(column, why)
+    if times.are_ends and says_begin(name):
+        why = "names begins of intervals, but only ends have an hour 24, as the column does"
         raise table.header_mistake(column, why)
     return replace(
         times,

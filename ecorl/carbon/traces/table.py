@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ecorl.errors import DataError
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-"})
 """What stands in a cell that has no value, in lower case."""
 
+_NAME_WITH_NUMBER = re.compile(r"\d{1,3}[ _-]?[a-z]", re.IGNORECASE)
 _DELIMITERS = "\t;,"
 
 
@@ -112,7 +114,8 @@ def read_table(path: Path, unnamed: Sequence[str]) -> CsvTable:
     Args:
         path: the file, UTF-8.
         unnamed: names of the columns for a file that begins with values instead of a header: one
-            whose first row has so many cells and a digit at the beginning of the first of them.
+            whose first row has so many cells and a digit at the beginning of the first of them,
+            other than that of a name such as 5min_end.
 
     Raises:
         DataError: when the file cannot be read, is empty, or has a row of another length.
@@ -125,7 +128,8 @@ def read_table(path: Path, unnamed: Sequence[str]) -> CsvTable:
         raise DataError(f"{path}:1: the file is empty")
     # A name may hold a line break; an error is one line.
     head = [" ".join(cell.split()) for cell in rows[0]]
-    has_header = len(head) != len(unnamed) or not head[0][:1].isdigit()
+    begins_with_value = head[0][:1].isdigit() and not _NAME_WITH_NUMBER.match(head[0])
+    has_header = len(head) != len(unnamed) or not begins_with_value
     columns = tuple(head) if has_header else tuple(unnamed)
     if has_header:
         rows, lines = rows[1:], lines[1:]

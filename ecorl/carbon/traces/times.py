@@ -119,7 +119,7 @@ def check_pairs(table: CsvTable, column: int, begins: Times, step_s: float) -> N
 def _questions(
     table: CsvTable, column: int, times: Times, order: NDArray[np.int64]
 ) -> list[Repair]:
-    """What is asked about a recording that is shorter than a day or lies in the future.
+    """What is said of a recording that lies in the future or is too fine for a grid.
 
     Raises:
         DataError: where other figures than times are likelier.
@@ -147,12 +147,9 @@ def _questions(
             " otherwise give times as 2022-01-31 23:00:00+00:00 or YYYYMMDDHH"
         )
         raise table.mistake(row, column, why)
-    if is_fine:
-        why = f"{what}; give the grid's own times, which a feed's speed may play faster"
-        raise table.mistake(row, column, why)
     # Dates are taken at their word: those of a forecast or a scenario lie in the future.
-    asked = Repair(table.lines[row], table.columns[column], f"{what}; is that meant?")
-    return [asked] if is_future else []
+    told = Repair(table.lines[row], table.columns[column], f"{what}, and was taken at its word")
+    return [told] if is_future or is_fine else []
 
 
 def _utc_text(seconds: float) -> str:

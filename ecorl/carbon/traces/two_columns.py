@@ -54,7 +54,8 @@ def times_of(table: CsvTable) -> tuple[int, int | None] | None:
         return 0, None
     if len(table.columns) != len(UNNAMED) + 1:
         return None
-    ends = [number for number in (0, 1) if label_of(table.columns[number]) is Label.END]
+    names = table.columns[:2]
+    ends = [n for n in (0, 1) if label_of(names[n], is_paired=True) is Label.END]
     # A name as short as "a" may be chance.
     are_times = all(len(cell.strip()) >= _SHORTEST_TIME for cell in table.rows[0][:2])
     return (1 - ends[0], ends[0]) if len(ends) == 1 and are_times else None

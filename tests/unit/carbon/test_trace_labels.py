@@ -26,16 +26,18 @@ ENDS = """
     UTC Time at End of Hour|Local Time at End of Hour|Hour Ending|HourEnding|HE|period_end|PeriodEnd
     periodend|INTERVALENDTIME_GMT|GMTIntervalEnd|datetime_ending_utc|endTime|t_end|stop_time|until
     through|to|To (UTC)|valid_to|to_date|ToDate|bis|Datum bis|Zeit (bis)|Ende|Endzeit|Stundenende
-    Zeitraumende|fin|Heure de fin|date_fin|jusqu'à|Jusqu'au|À|Fecha fin|hora_fin|hasta|a|alle|fine
+    Zeitraumende|fin|Heure de fin|date_fin|jusqu'à|Jusqu'au|Fecha fin|hora_fin|hasta|alle|fine
     Data fine|Fino a|tot|Eind|einddatum|t/m|do|Data do|Godzina do|Koniec okresu|até|Fim|Hora fim
     til|Slut|Sluttid|sluttidspunkt|till|Loppuaika UTC|vége|până la|λήξη|έως|bitiş|до|конец периода
-    終了日時|结束时间|종료시간
+    終了日時|结束时间|종료시간|validto (UTC)|validto|dateto|timeto|datetimeto|periodto|hourto
+    intervalto|horodatefin|HRENDING|HEending|5minending|quarterhourending|tsend|tstop|datafinal
 """
 BEGINS = """
     time|Timestamp|Datetime (UTC)|date|calendar date|trend time|weekend|legend|blended time|GMT|when
     Date - Heure|Datum|Zeit|Fecha|Hora do dia|Data e ora|Datum von|von|from|start|period_start
     PeriodStart|INTERVALSTARTTIME_GMT|datetime_beginning_utc|time_converted_to_utc|Da|Od|Fra|Från
     Desde|début|Startzeit|Alkuaika UTC|開始日時|unix_time|valid_time|Tijd|Время|made_up_time
+    a|Time (AU)|send_time|Shasta|validfrom (UTC)|today|Dato|data
 """
 UNCLEAR = """
     period|Period (UTC)|interval|SETTLEMENTDATE|Settlement Period|MTU (UTC)|Zeitraum|Periodo
@@ -78,6 +80,7 @@ def test_names_say_what_their_times_are():
 )
 @example("Datum bis", 15, datetime(2025, 3, 29, 23, tzinfo=UTC), "Europe/Berlin")
 @example("Heure de fin", 30, datetime(2025, 10, 25, 23, tzinfo=UTC), "Europe/Paris")
+@example("5minending", 5, datetime(2025, 6, 1, tzinfo=UTC), "UTC")
 @example("Hour Ending", 60, datetime(2025, 11, 2, 4, tzinfo=UTC), "America/New_York")
 @on_disk
 def test_ends_of_intervals_give_the_series_of_their_begins(tmp_path, name, step_min, start, zone):
@@ -142,7 +145,18 @@ def test_the_hour_24_makes_ends_of_times(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", ["from,to", "Datum von,Datum bis", "start,end", "Da,A", "De,À", "od,do", "fra,til"]
+    "header",
+    [
+        "from,to",
+        "Datum von,Datum bis",
+        "start,end",
+        "Da,A",
+        "De,À",
+        "du,au",
+        "validfrom (UTC),validto (UTC)",
+        "od,do",
+        "fra,til",
+    ],
 )
 def test_pairs_count_by_their_begins(tmp_path, header):
     begins = hours(48, step_s=900)
@@ -287,22 +301,37 @@ def test_seconds_of_less_than_a_day_are_asked_about_unless_the_name_says_seconds
     assert len(read_trace(file_of(tmp_path, "time,g/kWh", cells, sun(hours(24)))).repairs) == 1
 
 
-def test_dates_in_the_future_are_asked_about_and_taken_at_their_word(tmp_path):
+def test_dates_in_the_future_are_told_and_taken_at_their_word(tmp_path):
     moments = hours(48, datetime(2090, 6, 1, tzinfo=UTC))
     trace = read_trace(file_of(tmp_path, "time,g/kWh", moments, sun(moments)))
     assert trace.series.start_s == moments[0].timestamp()
     ((_, _, what),) = whats(trace)
     assert what == (
-        "the recording, 48 rows in 172,800 s from 2090-06-01 00:00:00 UTC on, lies in the future;"
-        " is that meant?"
+        "the recording, 48 rows in 172,800 s from 2090-06-01 00:00:00 UTC on, lies in the future,"
+        " and was taken at its word"
     )
 
 
-def test_rows_of_a_second_are_no_grid_s_in_any_form(tmp_path):
-    """As a program leaves them that has read YYYYMMDDHH as seconds."""
-    moments = hours(24, datetime(2034, 3, 4, 4, 41, 40, tzinfo=UTC), step_s=1)
-    path = file_of(tmp_path, "time,g/kWh", moments, sun(hours(24)))
-    refused(path, "24 rows in 24 s from 2034-03-04 04:41:40", "shorter than a day", "minute apart")
+def test_rows_of_less_than_a_minute_are_taken_at_their_word_where_no_guess_made_them(tmp_path):
+    moments = hours(9000, step_s=30)
+    seconds = [f"{moment.timestamp():.0f}" for moment in moments]
+    values = [100 + n % 7 for n in range(9000)]
+    refused(file_of(tmp_path, "time,g/kWh", seconds, values), "minute apart", "unix_time")
+    what = (
+        "the recording, 9000 rows in 270,000 s from 2025-06-01 00:00:00 UTC on, has rows less than"
+        " a minute apart, as no grid has, and was taken at its word"
+    )
+    for name, cells in (("unix_time", seconds), ("time", moments)):
+        trace = read_trace(file_of(tmp_path, f"{name},g/kWh", cells, values))
+        assert (trace.series.start_s, trace.series.step_s) == (moments[0].timestamp(), 30)
+        assert trace.series.values.tolist() == values
+        assert [told for _, _, told in whats(trace)] == [what]
+
+
+def test_begins_by_their_name_have_no_hour_24(tmp_path):
+    cells = [f"2025-06-01 {hour:02}:00" for hour in range(25)]
+    path = file_of(tmp_path, "period_start (UTC),g/kWh", cells, sun(hours(25)))
+    refused(path, "column 1 = 'period_start (UTC)': names begins", "only ends have an hour 24")
 
 
 # --------------------------------------------------------------------------------- telling the user
@@ -328,7 +357,7 @@ def test_prices_are_moved_as_intensities_are_and_a_pue_of_ends_is_refused(tmp_pa
     ends = "\n".join(f"{NEW_YEAR_S + 3600 * n:.0f},1.{n:02}" for n in range(1, 25))
     prices = read_prices(write(tmp_path, f"hour_ending_unix,usd\n{ends}"))
     assert (prices.start_s, prices.values[0]) == (NEW_YEAR_S, 1.01)
-    with pytest.raises(DataError, match="column 1 = 'until': are ends of intervals"):
+    with pytest.raises(DataError, match="column 1 = 'until': its times are ends of intervals"):
         read_pue(write(tmp_path, "until,pue\n2025-01-01T00:00Z,1.2\n"))
     assert read_pue(write(tmp_path, "time,pue\n2025010100,1.2\n")) == [
         (datetime(2025, 1, 1, tzinfo=UTC).timestamp(), 1.2)
