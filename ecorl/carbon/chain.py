@@ -24,7 +24,7 @@ from ecorl.carbon.plausibility import (
     zeros_that_count,
 )
 from ecorl.errors import FeedError, FeedRefused, FeedSilent
-from ecorl.grid import Intensity, MarginalIntensity, Scope
+from ecorl.grid import Gas, Intensity, MarginalIntensity, Scope
 from ecorl.kinds import Provenance
 
 logger = logging.getLogger(__name__)
@@ -90,14 +90,23 @@ class _Doubted:
     """What a feed said and what is not believed.
 
     Attributes:
+        feed: its name.
         at_s: a time that it is about, s since 1970.
-        g_per_kwh: the intensity, g/kWh.
-        may_be: whether it may be a grid's; a 0 over the life cycle is none's.
+        g_per_kwh: the intensity, in the unit of `gas`.
+        scope: which emissions it counts; None where the feed has not told of any value yet.
+        gas: what the grams are of; None likewise.
     """
 
+    feed: str
     at_s: float
     g_per_kwh: float
-    may_be: bool
+    scope: Scope | None
+    gas: Gas | None
+
+    @property
+    def may_be(self) -> bool:
+        """Whether it may be a grid's; what is negative is none's, nor a 0 over the life cycle."""
+        return self.g_per_kwh > 0 or (self.g_per_kwh == 0 and self.scope is Scope.DIRECT)
 
 
 @dataclass(slots=True)
@@ -124,10 +133,9 @@ class _Memory(Generic[Kind]):
         Args:
             told: in the order of time.
         """
-        explained = [explains_zero(v.scope, v.mix) for v in told]
-        counting = zeros_that_count([v.g_per_kwh for v in told], explained)
+        counting = _zeros_that_count(told)
         for number, value in enumerate(told):
-            is_open = value.g_per_kwh == 0 and explained[number] is not False
+            is_open = value.g_per_kwh == 0 and explains_zero(value.scope, value.mix) is not False
             self.zeros = [*self.zeros, value] if is_open and number not in counting else []
             if doubt_by_itself(value.g_per_kwh, number in counting) is None:
                 self.accepted.append(value)
@@ -192,8 +200,11 @@ class FeedChain(Generic[Kind]):
             doubted += [] if memory.doubted is None else [memory.doubted]
         before = (self._memories[feed.info.name].newest for feed in self.feeds)
         fresh = (v for v in before if v is not None and self.still_counts(v, now_s))
-        held = (v for v in fresh if not _is_dirtier(v, doubted))
-        return FeedAnswer(now_s, next(held, None), tuple(refusals))
+        for value in fresh:
+            # A dead source makes nothing of another feed unknown.
+            if not _is_dirtier(value, [d for d in doubted if d.may_be or d.feed == value.feed]):
+                return FeedAnswer(now_s, value, tuple(refusals))
+        return FeedAnswer(now_s, None, tuple(refusals))
 
     def feed(self, name: str) -> Feed[Kind]:
         """The feed of a name.
@@ -242,16 +253,16 @@ class FeedChain(Generic[Kind]):
             if isinstance(error, FeedRefused) and error.retry_after_s is not None:
                 memory.rests_until_s = now_s + error.retry_after_s
             if isinstance(error, FeedSilent) and error.doubted_g_per_kwh is not None:
-                g_per_kwh = error.doubted_g_per_kwh
-                memory.doubted = _Doubted(now_s, g_per_kwh, may_be=g_per_kwh > 0)
+                last = memory.accepted[-1] if memory.accepted else None
+                scope, gas = (last.scope, last.gas) if last is not None else (None, None)
+                memory.doubted = _Doubted(name, now_s, error.doubted_g_per_kwh, scope, gas)
             return Refusal(name, type(error).__name__, str(error))
         refusal = self._out_of_time(value, memory, now_s)
         if refusal is None and _is_judged(feed, (value,)):
             refusal = self._doubted(value, memory)
             if refusal is not None:
-                may_be = value.g_per_kwh > 0 or value.scope is Scope.DIRECT
-                middle_s = (value.start_s + value.end_s) / 2
-                memory.doubted = _Doubted(middle_s, value.g_per_kwh, may_be)
+                middle_s, g_per_kwh = (value.start_s + value.end_s) / 2, value.g_per_kwh
+                memory.doubted = _Doubted(name, middle_s, g_per_kwh, value.scope, value.gas)
         return refusal or self._accept(value, memory, _remembered_s(feed.info))
 
     def _out_of_time(self, value: Kind, memory: _Memory[Kind], now_s: float) -> Refusal | None:
@@ -278,13 +289,13 @@ class FeedChain(Generic[Kind]):
         is_open = value.g_per_kwh == 0 and explained is not False
         row = [v for v in memory.zeros if v.start_s < value.start_s]
         memory.zeros = [*row, value] if is_open else []
-        told = [*values, *(v.g_per_kwh for v in memory.zeros)]
+        told = [*before, *memory.zeros]
+        may_be_zero = is_open and len(told) - 1 in _zeros_that_count(told)
         doubt = doubt_of(
             value.start_s, value.g_per_kwh, times_s, np.array(values, np.float64), value.scope,
-            may_be_zero=is_open
-            and len(told) - 1 in zeros_that_count(told, [*[None] * (len(told) - 1), explained]),
-            # The plant that follows the load changes at once, down to one that burns nothing.
-            is_explained=explained is True or isinstance(value, MarginalIntensity),
+            may_be_zero=may_be_zero,
+            # The plant that follows the load changes at once; a 0 has been judged by then.
+            is_explained=explained is True or may_be_zero or isinstance(value, MarginalIntensity),
         )  # fmt: skip
         return (
             None
@@ -318,9 +329,25 @@ def _is_judged(feed: Feed[Kind], values: Sequence[Kind]) -> bool:
 
 
 def _is_dirtier(value: Intensity, doubted: Iterable[_Doubted]) -> bool:
-    """Whether a value is of an earlier time than others, all of which are lower."""
-    later = [d.g_per_kwh for d in doubted if d.at_s >= value.end_s and math.isfinite(d.g_per_kwh)]
+    """Whether a value is of an earlier time than others of its kind, all of which are lower."""
+    later = [
+        d.g_per_kwh
+        for d in doubted
+        if d.at_s >= value.end_s
+        and math.isfinite(d.g_per_kwh)
+        and d.scope in (None, value.scope)
+        and d.gas in (None, value.gas)
+    ]
     return bool(later) and value.g_per_kwh > max(later)
+
+
+def _zeros_that_count(told: Sequence[Intensity]) -> set[int]:
+    """Numbers of the zeros that are a grid's, of what a feed told, in the order of time."""
+    return zeros_that_count(
+        np.array([v.start_s for v in told], np.float64),
+        np.array([v.g_per_kwh for v in told], np.float64),
+        [explains_zero(v.scope, v.mix) for v in told],
+    )
 
 
 def _remembered_s(info: FeedInfo) -> float:

@@ -14,7 +14,8 @@ in one step, when the grid hardly ever does that.
 
 A value of 0 is what a dead source reads. Over the life cycle of its plants no grid emits nothing;
 directly, one of wind, sun, water and nuclear power does. So a 0 of the direct scope counts where
-the mix of its time explains it, or where several follow each other and no mix speaks against them.
+the mix of its time explains it, or where several follow each other for an hour, no mix speaks
+against them and the weeks before came near 0; how fast they came down does not matter.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ LONE_FACTOR = 3.0
 and the two after it, and than the grid's usual departures. In the same records genuine rows reach
 2.3 of both, bad ones 4.4 and more."""
 
-SEVERAL = 3
-"""So many zeros in a row count without a mix, in the direct scope. Invented: a source that drops
-out for a row or two does not pass for a grid."""
+SEVERAL, SEVERAL_S = 3, 3600.0
+"""So many zeros in a row count without a mix, in the direct scope, where the last begins at least
+so long after the first, s. Invented: a source that drops out for a row or two, or for some rows of
+five minutes, does not pass for a grid."""
 
 NEAR_ZERO_G_PER_KWH = 50.0
 """Added to direct intensities before they are compared, g/kWh: relations say nothing of grids that
@@ -156,22 +158,48 @@ def explains_zero(scope: Scope, mix: Mapping[Fuel, float] | None) -> bool | None
     return None if burnt <= 1 - EXPLAINED_FROM else False
 
 
-def zeros_that_count(values: Sequence[float], explained: Sequence[bool | None]) -> set[int]:
-    """Numbers of the zeros that are a grid's, of values in the order of time.
+def zeros_that_count(
+    times_s: NDArray[np.float64], values: NDArray[np.float64], explained: Sequence[bool | None]
+) -> set[int]:
+    """Numbers of the zeros that are a grid's, of values of the direct scope in the order of time.
+
+    A row of zeros that nothing explains counts as a whole, or not at all.
 
     Args:
-        values: intensities, g/kWh; what is missing (NaN) parts no row of zeros.
+        times_s: ``[n] float64``, begins of the intervals, s since 1970.
+        values: ``[n] float64``, intensities, g/kWh; what is missing (NaN) parts no row of zeros.
         explained: of each value, what `explains_zero` says.
     """
     found: set[int] = set()
     row: list[int] = []
-    for number, value in enumerate((*values, math.inf)):
+    believed = np.where((values >= 0) & (values <= MAX_G_PER_KWH), values, np.nan)
+    for number, value in enumerate((*values.tolist(), math.inf)):
         if value == 0 and explained[number] is not False:
             row.append(number)
-        elif not math.isnan(value):
-            found.update(n for n in row if explained[n] or len(row) >= SEVERAL)
-            row = []
+            continue
+        if value == 0:
+            believed[number] = np.nan
+        if math.isnan(value) or not row:
+            continue
+        is_row = len(row) >= SEVERAL and times_s[row[-1]] - times_s[row[0]] >= SEVERAL_S
+        is_row = is_row and (
+            any(explained[n] for n in row) or _came_near_zero(times_s, believed, row[0])
+        )
+        counting = [n for n in row if explained[n] or is_row]
+        believed[list(set(row).difference(counting))] = np.nan
+        found.update(counting)
+        row = []
     return found
+
+
+def _came_near_zero(
+    times_s: NDArray[np.float64], believed: NDArray[np.float64], number: int
+) -> bool:
+    """Whether a 0 lies within what a grid did in the weeks before it, as far as they are known."""
+    first = int(np.searchsorted(times_s, times_s[number] - WINDOW_S))
+    past = believed[first:number]
+    past = np.sort(np.log(past[~np.isnan(past)] + NEAR_ZERO_G_PER_KWH))
+    return not len(past) or not _is_outside(math.log(NEAR_ZERO_G_PER_KWH), past)
 
 
 def doubt_by_itself(g_per_kwh: float, may_be_zero: bool = False) -> Doubt | None:
@@ -220,9 +248,9 @@ def _one_by_one(series: Series, scope: Scope, explained: Sequence[bool | None]) 
     is carried along; only the others are asked about.
     """
     doubts: dict[int, Doubt] = {}
-    zeros, added = zeros_that_count(series.values.tolist(), explained), _added(scope)
-    numbers = np.arange(len(series.values), dtype=np.float64)
+    numbers, added = np.arange(len(series.values), dtype=np.float64), _added(scope)
     times_s: NDArray[np.float64] = series.start_s + series.step_s * numbers
+    zeros = zeros_that_count(times_s, series.values, explained)
     believed = series.values.copy()
     window: list[float] = []
     first = 0  # of the window
@@ -236,7 +264,10 @@ def _one_by_one(series: Series, scope: Scope, explained: Sequence[bool | None]) 
             first += 1
         if doubt is None and window and _is_outside(math.log(g_per_kwh + added), window):
             past = slice(first, number)
-            start_s, is_explained = float(times_s[number]), bool(explained[number])
+            start_s, is_explained = (
+                float(times_s[number]),
+                bool(explained[number] or g_per_kwh == 0),
+            )
             doubt = doubt_of(start_s, g_per_kwh, times_s[past], believed[past], scope,
                              may_be_zero=True, is_explained=is_explained)  # fmt: skip
         if doubt is None:

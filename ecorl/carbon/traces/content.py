@@ -96,4 +96,6 @@ def check_unit(
             f"the median of {of} is {median:g}; expected are g/kWh, of which grids emit"
             f" {MIN_MEDIAN_G_PER_KWH:g} to {MAX_G_PER_KWH:g}"
         )
+        if median == 0:
+            why += '; directly a grid may emit nothing: say scope = "direct"'
         raise table.mistake(int(known[0]), column, why)

@@ -11,7 +11,7 @@ from textwrap import shorten
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.plausibility import EXPLAINED_FROM, Doubt, doubts_in
+from ecorl.carbon.plausibility import Doubt, doubts_in, explains_zero
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.content import Content
 from ecorl.carbon.traces.eia930 import is_eia930, read_eia930
@@ -22,7 +22,7 @@ from ecorl.carbon.traces.times import Raster, check_pairs, lay_out
 from ecorl.carbon.traces.trace import GridTrace, Repair
 from ecorl.carbon.traces.two_columns import UNNAMED, read_two_columns, times_of
 from ecorl.errors import DataError
-from ecorl.grid import Scope
+from ecorl.grid import Fuel, Scope
 
 N_TOLD = 5
 """Repairs of a file that are told in the log, of those in the order of its lines."""
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _DOUBTS = {
     Doubt.NOT_FINITE: "is not finite",
     Doubt.NEGATIVE: "is negative",
-    Doubt.ZERO: "is what no grid emits unless its mix explains it",
+    Doubt.ZERO: "is what a dead source reads, and neither its mix nor the time before explains it",
     Doubt.ABOVE_ANY_GRID: "is more than any grid emits",
     Doubt.OUT_OF_KEEPING: "is out of keeping with what the grid emitted around it",
 }
@@ -75,7 +75,10 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
     series = Series(raster.start_s, raster.step_s, values)
     doubts = doubts_in(series, content.scope, _explained(content, raster))
     for number, doubt in doubts.items():
-        what = f"{values[number]:.1f} g/kWh {_DOUBTS[doubt]}, and became missing"
+        why = _DOUBTS[doubt]
+        if doubt is Doubt.ZERO and content.scope is Scope.LIFE_CYCLE:
+            why = "is what no grid emits over the life cycle of its plants"
+        what = f"{values[number]:.1f} g/kWh {why}, and became missing"
         repairs.append(Repair(table.lines[raster.rows[number]], content.value_name, what))
     doubted = {number: float(values[number]) for number in doubts}
     values[list(doubts)] = np.nan
@@ -111,11 +114,17 @@ def _content(table: CsvTable, scope: Scope | None) -> Content:
 
 
 def _explained(content: Content, raster: Raster) -> list[bool | None] | None:
-    """Of each interval, whether the file's share of carbon-free electricity explains a 0."""
+    """Of each interval, whether the file's share of carbon-free electricity explains a 0.
+
+    What the rest is made from, the file does not say.
+    """
     if content.scope is not Scope.DIRECT or content.carbon_free is None:
         return None
     shares = raster.place(content.carbon_free).tolist()
-    return [None if math.isnan(share) else share >= EXPLAINED_FROM for share in shares]
+    mixes = [
+        None if math.isnan(share) else {Fuel.WIND: share, Fuel.OTHER: 1 - share} for share in shares
+    ]
+    return [explains_zero(content.scope, mix) for mix in mixes]
 
 
 def _missing(

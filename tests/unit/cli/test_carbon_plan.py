@@ -447,6 +447,31 @@ def test_prices_decide_for_the_controller_that_goes_by_them(simulated, tmp_path)
     assert int(row(out.split("\n\n")[2], "spot")[4]) > 1
 
 
+@pytest.mark.parametrize(("feeds", "is_read"), [
+    ('[[carbon.feeds]]\ntype = "electricity_maps"\nzone = "PY"\nscope = "direct"\n', True),
+    ('[[carbon.feeds]]\ntype = "uk"\n'
+     '[[carbon.feeds]]\ntype = "replay"\npath = "x.csv"\nscope = "direct"\n', True),
+    ('[[carbon.feeds]]\ntype = "electricity_maps"\nzone = "PY"\nscope = "direct"\n'
+     '[[carbon.feeds]]\ntype = "replay"\npath = "x.csv"\nscope = "life_cycle"\n', False),
+    ("", False),
+])  # fmt: skip
+@pytest.mark.parametrize("args", [
+    ["plan", "--tokens", 6.9e9, "--trace"], ["simulate", "--controller", "race", "--traces"],
+])  # fmt: skip
+def test_a_recording_of_chimneys_is_read_by_the_scope_of_the_config(
+    command, tmp_path, feeds, is_read, args
+):
+    trace, config = write(tmp_path, two(hours(low=0.0, high=40.0))), tmp_path / "run.toml"
+    trace.write_text(trace.read_text().replace("40.0", "0.0", 24 * DAYS // 3))
+    config.write_text(feeds)
+    outcome = command(*args, trace, "-c", config, "--start", START, "--days", 3)
+    if is_read:
+        assert outcome[0] == 0
+    else:
+        line = the_line(outcome)
+        assert line.endswith('directly a grid may emit nothing: say scope = "direct"')
+
+
 def test_a_recording_is_needed(command):
     assert the_line(command("simulate")).startswith("--traces = (not given)")
 

@@ -16,7 +16,14 @@ from ecorl.carbon.traces.trace import GridTrace
 from ecorl.cli.carbon.asking import Kind, answer_of, open_chains
 from ecorl.cli.carbon.planning.options import SpanTerms, TableTerms
 from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
-from ecorl.cli.carbon.planning.terms import DAY_S, counting, deadline_of, seconds_of, table_of
+from ecorl.cli.carbon.planning.terms import (
+    DAY_S,
+    counting,
+    deadline_of,
+    scope_of,
+    seconds_of,
+    table_of,
+)
 from ecorl.cli.carbon.verdict import refusal_text
 from ecorl.cli.output import make_console, say, writing
 from ecorl.config import Config
@@ -26,6 +33,7 @@ from ecorl.controllers.planning.problems import budget_at, training_problem
 from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.errors import ConfigError, FeedSilent
+from ecorl.grid import Scope
 
 _LONGEST_DAYS = 400.0
 """How many days of the grid a plan reaches at most. Invented: nobody foresees more than a year."""
@@ -63,7 +71,7 @@ def run_plan(
     if trace is None:
         past, now_s = _fed(config), time.time() if start_s is None else start_s
     else:
-        past, now_s = _recorded(trace, start_s)
+        past, now_s = _recorded(trace, scope_of(config), start_s)
     begin_s = past.begin_s(now_s)
     end_s = deadline_of(config, begin_s, span)
     if end_s is None:
@@ -134,11 +142,11 @@ def _problem(
     return training_problem(config, table, span_s, budget, epoch_s, soft_s)
 
 
-def _recorded(path: Path, start_s: float | None) -> tuple[GridPast, float]:
+def _recorded(path: Path, scope: Scope | None, start_s: float | None) -> tuple[GridPast, float]:
     """What a recording tells until the start, and the time from which a plan can begin."""
     if not path.expanduser().is_file():
         raise ConfigError("--trace", str(path), "a file that can be read")
-    trace: GridTrace = read_trace(path.expanduser())
+    trace: GridTrace = read_trace(path.expanduser(), scope)
     end_s, now_s = trace.series.end_s, time.time()
     if start_s is None:
         start_s = now_s if now_s - end_s <= _UP_TO_DATE_S else end_s

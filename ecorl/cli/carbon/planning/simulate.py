@@ -23,6 +23,7 @@ from ecorl.cli.carbon.planning.terms import (
     DAY_S,
     counting,
     deadline_of,
+    scope_of,
     seconds_of,
     spot_prices,
     table_of,
@@ -105,7 +106,7 @@ def _trace(config: Config, path: Path | None) -> GridTrace:
     if path is not None:
         if not path.expanduser().is_file():
             raise ConfigError("--traces", str(path), "a file that can be read")
-        return read_trace(path.expanduser())
+        return read_trace(path.expanduser(), scope_of(config))
     feeds = enumerate(config.carbon.feeds)
     found = next(((n, one) for n, one in feeds if isinstance(one, ReplayFeedConfig)), None)
     if found is None:

@@ -10,7 +10,7 @@ from ecorl.carbon.series import Series
 from ecorl.cli.carbon.planning.options import GPU, MODEL, WORKERS, SpanTerms, TableTerms
 from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console
-from ecorl.config import Config
+from ecorl.config import Config, ReplayFeedConfig
 from ecorl.controllers.planning.defaults import EXPONENT, FP8_GAIN
 from ecorl.controllers.planning.modelled import modelled_table, offered_gears, offered_widths
 from ecorl.controllers.planning.tables import read_table
@@ -20,6 +20,7 @@ from ecorl.controllers.rules.spot import SpotOnly
 from ecorl.devices.llama import model_shape
 from ecorl.devices.profile import load_profile
 from ecorl.errors import ConfigError, DataError
+from ecorl.grid import Scope
 from ecorl.runtime.progress import progress
 
 DAY_S = 86400.0
@@ -68,6 +69,19 @@ def _modelled(terms: TableTerms, config: Config) -> GearTable:
         fp8_gain=FP8_GAIN if terms.fp8_gain is None else terms.fp8_gain,
         exponent=EXPONENT if terms.scaling is None else terms.scaling,
     )
+
+
+def scope_of(config: Config) -> Scope | None:
+    """Which emissions a recording named by an option is taken for, where it has both or says none.
+
+    Args:
+        config: of the command; the scope is that of its first replay feed, else of the first feed
+            that has one.
+    """
+    feeds = config.carbon.feeds
+    replays = [feed for feed in feeds if isinstance(feed, ReplayFeedConfig)]
+    scopes = [getattr(feed, "scope", None) for feed in replays[:1] or feeds]
+    return next((Scope(scope) for scope in scopes if scope is not None), None)
 
 
 def seconds_of(text: str | None, option: str) -> float | None:
