@@ -8,9 +8,13 @@ _WORD_PARTS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _MADE_UP = re.compile(
     r"sandbox"
     r"|(?<![a-z])(?:mock(?:ed|s)?|faked?|dummy|fictitious|placeholder|scrambled|randomly"
-    r"|made[ _-]?up|(?:test|demo|sample|random|randomi[sz]ed)[ _-]?(?:mode|data|keys?|values?))"
+    # A mix is made up of fuels.
+    r"|made[ _-]?up(?! +(?:of|by)(?![a-z]))|sample[ _-]?(?:mode|data|keys?)"
+    r"|(?:test|demo|random|randomi[sz]ed|simulated|synthetic)[ _-]?(?:mode|data|keys?|values?))"
     r"(?![a-z])"
-    r"|not[ _-]be[ _-]used|not[ _-]real(?![ _-]?time)",
+    r"|not[ _-]real(?![ _-]?time)"
+    # As the whole name of a method or a flag.
+    r"|\A *(?:synthetic|simulated|is[ _-]?test) *\Z",
     re.IGNORECASE,
 )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from textwrap import shorten
 from typing import TypeVar
 
 import numpy as np
@@ -164,17 +165,18 @@ def refuse_made_up(answer: AnswerPart) -> None:
     parts = [answer.value]
     while parts:
         part = parts.pop()
+        texts = []
         if isinstance(part, Mapping):
-            is_marked = any(value is True and says_made_up(name) for name, value in part.items())
+            texts = [name for name, value in part.items() if value is True]
             parts += part.values()
         elif isinstance(part, list):
-            is_marked = False
             parts += part
-        else:
-            is_marked = isinstance(part, str) and says_made_up(part)
-        if is_marked:
+        elif isinstance(part, str):
+            texts = [part]
+        for text in filter(says_made_up, texts):
             raise FeedMadeUp(
-                f"{answer.source} marks its values as made up, as for a sandbox or test key"
+                f"{answer.source} marks its values as made up, as for a sandbox or test key:"
+                f" {shorten(text, 80)!r}"
             )
 
 

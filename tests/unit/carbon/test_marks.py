@@ -30,7 +30,8 @@ SANDBOX = {"isEstimated": True, "estimationMethod": "SANDBOX_MODE_DATA"}
     "text",
     ["SANDBOX_MODE_DATA", "sandbox", "Mocked values", "MOCK_DATA", "isMock", "fake data",
      "test mode", "TEST_DATA", "testKey", "randomly generated", "made-up", "Not real data",
-     "This must not be used."],
+     "SANDBOX MODE - values are made up and must not be used.", "SIMULATED_DATA", "SYNTHETIC",
+     "is_test", "isTest", "SAMPLE_DATA"],
 )  # fmt: skip
 def test_words_for_what_is_made_up(text):
     assert says_made_up(text)
@@ -40,7 +41,10 @@ def test_words_for_what_is_made_up(text):
     "text",
     ["", "TIME_SLICER_AVERAGE", "RECONSTRUCT_BREAKDOWN", "CONSTRUCT_ZERO", "MEASURED",
      "GENERAL_PURPOSE_ZONE_MODEL", "not real-time", "North Scotland", "latest", "entsoe.eu",
-     "hammock grid", "some values are imputed", "SSEN test area 7"],
+     "hammock grid", "some values are imputed", "SSEN test area 7",
+     "The data may not be used for commercial purposes without permission",
+     "Data must not be used for settlement purposes", "mix made up of 40 % wind",
+     "5 minute sample values averaged", "synthetic load profiles", "This is tested"],
 )  # fmt: skip
 def test_words_for_estimates_and_places_mark_nothing_as_made_up(text):
     assert not says_made_up(text)
@@ -67,8 +71,14 @@ def test_a_mark_that_denies_counts_for_nothing(value):
 # ---------------------------------------------------------------- live
 
 
-@pytest.mark.parametrize("mark", [SANDBOX, DISCLAIMER, SANDBOX | DISCLAIMER])
-def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(server, mark):
+@pytest.mark.parametrize(("mark", "quoted"), [
+    (SANDBOX, "SANDBOX_MODE_DATA"), (DISCLAIMER, DISCLAIMER["_disclaimer"]),
+    ({"isTest": True}, "isTest"),
+    ({"note": "mock " * 40}, f"{'mock ' * 15}[...]"),
+])  # fmt: skip
+def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(
+    server, mark, quoted
+):
     server.script = [hour(value=42, isEstimated=False, estimationMethod=None) | mark]
     feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=QUICK)
     answer = FeedChain([feed, ScriptedFeed("b", [average("b", NOON_S)])], 3600.0).ask(NOW_S)
@@ -76,7 +86,8 @@ def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(
     (refusal,) = answer.refusals
     assert refusal.reason == "FeedMadeUp"
     assert refusal.detail == (
-        "Electricity Maps, zone DE marks its values as made up, as for a sandbox or test key"
+        "Electricity Maps, zone DE marks its values as made up, as for a sandbox or test key:"
+        f" '{quoted}'"
     )
 
 
@@ -183,13 +194,32 @@ def test_a_single_zero_of_an_export_counts_where_its_mix_explains_it(tmp_path, s
     assert [None if v != v else v for v in values.tolist()] == believed
 
 
+def test_a_share_of_an_export_explains_what_the_mix_of_a_feed_explains(tmp_path):
+    """Below 99 % neither says what the rest is: a row counts by the hours before it."""
+    for before, believed in ((30, 0.0), (300, None)):
+        rows = [f"24,{g},90,x.org,false," for g in (before, 0, 0, 0, before)]
+        values = read_trace(export(tmp_path / "a.csv", rows), Scope.DIRECT).series.values
+        told = [None if v != v else v for v in values.tolist()]
+        assert told == [before, *[believed] * 3, before]
+
+
+def test_a_zero_over_the_life_cycle_is_told_without_a_mix(tmp_path):
+    rows = [f"{g},30,100,x.org,false," for g in (24, 0, 24)]
+    (repair,) = (r for r in read_trace(export(tmp_path / "a.csv", rows)).repairs if "0.0" in r.what)
+    assert repair.what == (
+        "0.0 g/kWh is what no grid emits over the life cycle of its plants, and became missing"
+    )
+
+
 def test_an_export_of_zeros_alone_is_one_of_water_power(tmp_path):
     path = export(tmp_path / "a.csv", ["24,0,,x.org,false,"] * 4)
     assert read_trace(path, Scope.DIRECT).series.values.tolist() == [0.0] * 4
     path = export(tmp_path / "b.csv", ["24,0.04,,x.org,false,"] * 4)
     assert read_trace(path, Scope.DIRECT).series.values.tolist() == [0.04] * 4
     zeros = export(tmp_path / "c.csv", ["0,0,,x.org,false,"] * 4)
-    with pytest.raises(DataError, match="the median of the column is 0"):
+    with pytest.raises(
+        DataError, match=r"the median of the column is 0; .* say scope = \"direct\""
+    ):
         read_trace(zeros)
 
 
