@@ -43,8 +43,8 @@ MAX_SHARE = 0.005
 """Largest share of a core that reading CPU time may take: with many processes it is read more
 seldom, and the next reading has the energy in between."""
 
-LONGEST_STEP_S = 0.5
-"""CPU time may be read this often, s, whatever it takes."""
+LONGEST_STEP_S = 1.0
+"""CPU time is read this often, s, whatever it takes."""
 
 
 class ModelledSource:
@@ -142,9 +142,9 @@ class ModelledSource:
         begin_s = time.thread_time()
         cpu_s = self._cpu_time_s()
         least_s = (time.thread_time() - begin_s) / MAX_SHARE
-        self._shortest_s = min(max(MIN_STEP_S, least_s), LONGEST_STEP_S)
-        # A reading between two steps would tell a power without an energy; polls jitter by less.
-        self.interval_s = max(self._polled_s, 2.0 * self._shortest_s)
+        self.interval_s = max(self._polled_s, min(least_s, LONGEST_STEP_S))
+        # Polls jitter by half: one between two steps would tell a power without an energy.
+        self._shortest_s = max(MIN_STEP_S, 0.5 * min(least_s, LONGEST_STEP_S))
         if self._last is not None:
             step_s = now_s - self._last[0]
             gained_s = max(0.0, cpu_s - self._last[1]) + self._carried_s
