@@ -113,7 +113,9 @@ class WatchedScheduler(generate_scheduler.DynamicSamplingScheduler):
     async def pause_sampling(self) -> None:
         """Hold all requests back until the next batch is asked for. See ROLL."""
         await super().pause_sampling()
-        self.ecorl_pauses.append((time.time(), math.inf))
+        # The driver asks for it as well where the scheduler has paused already.
+        if not self.ecorl_pauses or self.ecorl_pauses[-1][1] < math.inf:
+            self.ecorl_pauses.append((time.time(), math.inf))
 
     def _end_prompts(self, step: int) -> None:
         """Book prompts that are neither under way nor wait for a later batch to a step."""

@@ -243,7 +243,8 @@ def test_generation_does_not_last_while_requests_are_held_back(rollout, watched,
 
     async def answer(self, req, domain):
         now[0] += 1.0
-        await scheduler.pause_sampling()
+        for _ in range(2):  # by the scheduler itself, and by the driver
+            await scheduler.pause_sampling()
         now[0] += 50.0  # the update of the weights, and a validation
         await scheduler.get_batch("data", 5, 4)
         return ANSWER
