@@ -192,7 +192,7 @@ class WattTimeFeed:
             value, imputed = point.find("value"), point.find("imputed_data_used")
             if value is None:
                 continue
-            is_own = is_estimated if imputed is None else imputed.flag()
+            is_imputed = is_estimated if imputed is None else imputed.flag()
             found.append(
                 MarginalIntensity(
                     feed=self.info.name,
@@ -203,9 +203,9 @@ class WattTimeFeed:
                     basis=Basis.LOCATION,
                     scope=Scope.DIRECT,
                     factors="WattTime MOER model",
-                    is_estimated=is_own,
+                    is_estimated=is_imputed,
                     fetched_s=now_s,
-                    provenance=provided_provenance(is_own),
+                    provenance=provided_provenance(is_imputed),
                 )
             )
         return found

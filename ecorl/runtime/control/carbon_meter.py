@@ -23,10 +23,12 @@ class CarbonMeter:
 
     Args:
         before: what earlier attempts of the run have emitted.
+        drawn_j: what they have drawn, J; None where that is not known.
     """
 
     def __init__(self, before: CarbonSoFar | None = None, drawn_j: float | None = 0.0) -> None:
         self._before = self._so_far = before or CarbonSoFar()
+        self._began_j = drawn_j or 0.0
         self._drawn_j = drawn_j
 
     def add(self, drawn_j: float | None, grams_per_joule: float | None) -> CarbonSoFar:
@@ -40,9 +42,10 @@ class CarbonMeter:
             return CarbonSoFar(None, self._so_far.unknown_j)
         more_j, self._drawn_j = drawn_j - (self._drawn_j or 0.0), drawn_j
         now = self._so_far
-        if more_j < 0:
-            # A counter was found not to be its device's: all that it told is scaled.
-            now = self._scaled(drawn_j / (drawn_j - more_j))
+        added_j = drawn_j - more_j - self._began_j
+        if more_j < 0 < added_j:
+            # A counter does not count its device alone: what it added in this attempt is scaled.
+            now = self._scaled((added_j + more_j) / added_j)
         elif grams_per_joule is None:
             now = CarbonSoFar(now.carbon_g, now.unknown_j + more_j)
         else:
@@ -51,7 +54,7 @@ class CarbonMeter:
         return now
 
     def _scaled(self, share: float) -> CarbonSoFar:
-        """What this attempt has added, by a factor, on top of what earlier ones emitted."""
+        """Scale what this attempt has added to the emissions of earlier ones."""
         now, before = self._so_far, self._before
         grams = before.carbon_g
         if now.carbon_g is not None:
