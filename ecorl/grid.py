@@ -56,8 +56,8 @@ class Gas(StrEnum):
     CO2 = "gCO2/kWh"  # carbon dioxide alone
 
 
-def provided_provenance(is_estimated: bool | None) -> Provenance:
-    """Where an intensity came from that a provider gives: its estimates are not published figures.
+def provider_provenance(is_estimated: bool | None) -> Provenance:
+    """Provenance of an intensity that a provider gives: its estimates are not published figures.
 
     Args:
         is_estimated: whether the provider estimated it; None where it does not say.
@@ -65,8 +65,8 @@ def provided_provenance(is_estimated: bool | None) -> Provenance:
     return Provenance.MODELLED if is_estimated else Provenance.PUBLISHED
 
 
-def told_provenance(provenance: Provenance, is_estimated: bool | None) -> str:
-    """Where an intensity came from, for people.
+def provenance_label(provenance: Provenance, is_estimated: bool | None) -> str:
+    """Words for the provenance of an intensity, which name a provider's estimates.
 
     Args:
         provenance: of the intensity.

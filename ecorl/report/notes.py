@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ecorl.grid import told_provenance
+from ecorl.grid import provenance_label
 from ecorl.ledger import ExecutionRow
 from ecorl.records import HOST_NAME, Action, Role
 from ecorl.report.energy.carbon_model import Footprint, IntensityFacts, PauseSummary
@@ -215,7 +215,7 @@ def _of_intensity(facts: IntensityFacts, run_time_s: float) -> str:
         told.append(
             f"{f.feed} for {share(f.share)} of the run time (mean {figure(f.mean_g_per_kwh)} "
             f"{f.gas}, {f.scope.replace('_', '-')} emissions, {f.basis}-based, "
-            f"{told_provenance(f.provenance, f.is_estimated)}{estimated}; factors: {f.factors})"
+            f"{provenance_label(f.provenance, f.is_estimated)}{estimated}; factors: {f.factors})"
         )
     if facts.unknown_s:
         told.append(f"unknown for {share(facts.unknown_s / run_time_s)}")

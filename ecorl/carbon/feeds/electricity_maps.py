@@ -27,7 +27,7 @@ from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.marks import names_estimation
 from ecorl.errors import ConfigError, FeedError, FeedMalformed, FeedSilent
-from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope, provided_provenance
+from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope, provider_provenance
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class ElectricityMapsFeed:
             factors=_FACTORS[self._scope],
             is_estimated=is_estimated,
             fetched_s=fetched_s,
-            provenance=provided_provenance(is_estimated),
+            provenance=provider_provenance(is_estimated),
             mix=mix,
         )
 

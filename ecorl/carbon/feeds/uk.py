@@ -29,7 +29,7 @@ from ecorl.carbon.feeds.http import JsonClient
 from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.errors import ConfigError, FeedError, FeedMalformed, FeedSilent
-from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope, provided_provenance
+from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope, provider_provenance
 
 _log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class UkCarbonIntensityFeed:
                 # What it calls actual is, by its own words, an estimate from metered generation.
                 is_estimated=True,
                 fetched_s=now_s,
-                provenance=provided_provenance(is_estimated=True),
+                provenance=provider_provenance(is_estimated=True),
                 mix=mix,
             )
 

@@ -33,7 +33,7 @@ from ecorl.carbon.feeds.keys import Secret
 from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.errors import ConfigError, FeedMalformed, FeedRefused, FeedSilent, MissingToolError
-from ecorl.grid import Basis, Gas, MarginalIntensity, Scope, provided_provenance
+from ecorl.grid import Basis, Gas, MarginalIntensity, Scope, provider_provenance
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class WattTimeFeed:
                     factors="WattTime MOER model",
                     is_estimated=is_imputed,
                     fetched_s=now_s,
-                    provenance=provided_provenance(is_imputed),
+                    provenance=provider_provenance(is_imputed),
                 )
             )
         return found

@@ -13,7 +13,7 @@ from ecorl.cli.carbon.asking import GridNow
 from ecorl.cli.carbon.paragraphs import paragraph
 from ecorl.cli.carbon.times import length, span, utc_text
 from ecorl.cli.carbon.verdict import HOW_TO_FEED, refusal_text, verdict
-from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity, Scope, told_provenance
+from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity, Scope, provenance_label
 from ecorl.report.render.numbers import share
 
 _SCOPES = {Scope.LIFE_CYCLE: "life cycle", Scope.DIRECT: "direct emissions of power stations"}
@@ -81,7 +81,7 @@ def _rows(grid: GridNow, value: Intensity, now_s: float) -> list[tuple[str, str]
         ("estimated", _ESTIMATED[value.is_estimated]),
         ("renewable", share(value.renewable_share) if value.mix else "unknown"),
         ("mix", _mix(value)),
-        ("provenance", told_provenance(value.provenance, value.is_estimated)),
+        ("provenance", provenance_label(value.provenance, value.is_estimated)),
     ]
     if info.licence is not None:
         rows.append(("licence", info.licence))

@@ -6,7 +6,7 @@ from ecorl.carbon.chain import Refusal
 from ecorl.cli.carbon.asking import GridNow
 from ecorl.cli.carbon.times import length, moment
 from ecorl.control import Why
-from ecorl.grid import Intensity, MarginalIntensity, told_provenance
+from ecorl.grid import Intensity, MarginalIntensity, provenance_label
 
 HOW_TO_FEED = (
     "No feed is configured, so that accounting.intensity_g_per_kwh counts. For Great Britain's "
@@ -41,7 +41,7 @@ def origin(grid: GridNow, value: Intensity) -> str:
     """
     info = grid.infos[value.feed]
     source = f"{value.feed}, a stated figure" if info.is_stated else info.source
-    return f"{source}, {told_provenance(value.provenance, value.is_estimated)}"
+    return f"{source}, {provenance_label(value.provenance, value.is_estimated)}"
 
 
 def limit_text(grid: GridNow) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ecorl.control import Command
-from ecorl.grid import told_provenance
+from ecorl.grid import provenance_label
 from ecorl.ledger import GearChoiceRow
 from ecorl.records import Provenance, weakest
 from ecorl.report.energy.carbon_model import (
@@ -133,7 +133,7 @@ def _feed_tables(facts: IntensityFacts) -> list[Table]:
              "lowest", "mean", "highest")  # fmt: skip
     rows: dict[str, list[tuple[str, ...]]] = {}
     for f in sorted(facts.feeds, key=lambda f: list(Provenance).index(f.provenance)):
-        told = told_provenance(f.provenance, f.is_estimated)
+        told = provenance_label(f.provenance, f.is_estimated)
         rows.setdefault(told, []).append(_feed_cells(f))
     counted = f"Feeds of the {facts.kind} intensity that counted"
     return [table(heads, own, 6, f"{counted} ({told})") for told, own in rows.items()]

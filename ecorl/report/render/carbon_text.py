@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ecorl.grid import told_provenance
+from ecorl.grid import provenance_label
 from ecorl.report.carbon_verdict import timing_words
 from ecorl.report.energy.carbon_model import (
     CarbonColumn,
@@ -83,7 +83,7 @@ def _feed(facts: IntensityFacts, f: FeedFacts) -> str:
     estimated = ", not estimated" if f.is_estimated is False else ""
     return (
         f"{facts.kind}: {f.feed} for {share(f.share)} of the run time, {span} {f.gas} "
-        f"({told_provenance(f.provenance, f.is_estimated)}), {f.scope.replace('_', '-')} "
+        f"({provenance_label(f.provenance, f.is_estimated)}), {f.scope.replace('_', '-')} "
         f"emissions, {f.basis}-based{estimated}; factors: {f.factors}"
     )
 

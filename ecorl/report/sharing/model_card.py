@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.grid import Scope, told_provenance
+from ecorl.grid import Scope, provenance_label
 from ecorl.report.energy.carbon_model import FeedFacts
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.render.numbers import MISSING, duration, figure
@@ -53,7 +53,7 @@ def _source(s: RunSummary, emission: EmissionFigure | None) -> str:
 
 def _feed_words(feed: FeedFacts) -> str:
     told = [
-        told_provenance(feed.provenance, feed.is_estimated),
+        provenance_label(feed.provenance, feed.is_estimated),
         f"{feed.basis}-based",
         _SCOPES[feed.scope],
         feed.factors,

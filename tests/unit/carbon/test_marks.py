@@ -16,7 +16,7 @@ from ecorl.carbon.feeds.watttime import WattTimeFeed
 from ecorl.carbon.marks import names_estimation, says_made_up
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.errors import DataError, FeedMadeUp
-from ecorl.grid import Scope, told_provenance
+from ecorl.grid import Scope, provenance_label
 from ecorl.kinds import Provenance
 from tests.fakes.grid_answers import FORECAST, NOON_S, NOW_S, half_hour, hour, marginal, regional
 from tests.fakes.scripted_feed import ScriptedFeed, average
@@ -133,12 +133,12 @@ def test_an_estimate_of_electricity_maps_counts_and_says_so(server, flag, method
 
 
 def test_no_estimate_is_told_as_published():
-    assert told_provenance(Provenance.PUBLISHED, None) == "published"
-    assert told_provenance(Provenance.PUBLISHED, False) == "published"
-    assert told_provenance(Provenance.PUBLISHED, True) == "estimated by its provider"
-    assert told_provenance(Provenance.MODELLED, True) == "estimated by its provider"
-    assert told_provenance(Provenance.MODELLED, None) == "modelled"
-    assert told_provenance(Provenance.REPLAYED, True) == "replayed, estimated"
+    assert provenance_label(Provenance.PUBLISHED, None) == "published"
+    assert provenance_label(Provenance.PUBLISHED, False) == "published"
+    assert provenance_label(Provenance.PUBLISHED, True) == "estimated by its provider"
+    assert provenance_label(Provenance.MODELLED, True) == "estimated by its provider"
+    assert provenance_label(Provenance.MODELLED, None) == "modelled"
+    assert provenance_label(Provenance.REPLAYED, True) == "replayed, estimated"
 
 
 # ---------------------------------------------------------------- exports
