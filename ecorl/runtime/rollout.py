@@ -61,6 +61,48 @@ class _Open:
     runs: dict[int, StageRun] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class GeneratedRows:
+    """Rows that were generated.
+
+    Attributes:
+        prompts: tokens of each row's prompt.
+        completions: tokens of each row's completion.
+        n_foreign: tokens of completions that tools or an environment wrote.
+        n_dropped: tokens that the policy made and that are in no completion.
+    """
+
+    prompts: list[int] = field(default_factory=list)
+    completions: list[int] = field(default_factory=list)
+    n_foreign: int = 0
+    n_dropped: int = 0
+
+    def read(self, work: StageWork) -> StageWork:
+        """Describe a pass that reads the rows.
+
+        Args:
+            work: of the stage; its sizes are replaced.
+        """
+        lengths = [p + c for p, c in zip(self.prompts, self.completions, strict=True)]
+        return replace(
+            work,
+            n_sequences=len(lengths),
+            n_tokens=sum(lengths),
+            n_output_tokens=sum(self.completions),
+            max_length=max(lengths, default=0),
+        )
+
+    def generated(self, work: StageWork) -> StageWork:
+        """Describe the generation of the rows, whose output is what the policy made, kept or not.
+
+        Args:
+            work: of the stage; its sizes are replaced.
+        """
+        rows = self.read(work)
+        n_output = rows.n_output_tokens - self.n_foreign + self.n_dropped
+        return replace(rows, n_tokens=rows.n_tokens + self.n_dropped, n_output_tokens=n_output)
+
+
 class Rollout:
     """Follows the rollouts of one training process and calls the runtime at each stage.
 
@@ -136,30 +178,20 @@ class Rollout:
         work = StageWork(Stage.GENERATION, n_rows, most, most, max_completion, self._policy)
         return self.start(work)
 
-    def end_generation(
-        self,
-        run: StageRun,
-        prompts: Sequence[int],
-        completions: Sequence[int],
-        n_foreign: int = 0,
-        n_dropped: int = 0,
-    ) -> None:
+    def end_generation(self, run: StageRun, rows: GeneratedRows) -> None:
         """End a batch of completions.
 
         Args:
             run: from `begin_generation`.
-            prompts: tokens of each row's prompt.
-            completions: tokens of each row's completion.
-            n_foreign: those of completions that tools or an environment wrote.
-            n_dropped: tokens that the policy made and that are in no completion.
+            rows: the batch.
         """
-        self.last_work = _rows(run.work, prompts, completions)
-        self.end(run, _generated(self.last_work, n_foreign, n_dropped))
+        self.last_work = rows.read(run.work)
+        self.end(run, rows.generated(run.work))
         # A step may generate several batches, so the step alone does not make an id unique.
         self._n_batches += 1
         number = self.iteration.number if self.iteration else 0
         batch = f"{self._prefix}{number}.{self._n_batches}"
-        self.sample_ids = tuple(f"{batch}.{i}" for i in range(len(prompts)))
+        self.sample_ids = tuple(f"{batch}.{i}" for i in range(len(rows.prompts)))
 
     # ------------------------------------------------------------ stages of the GPU path
 
@@ -293,24 +325,14 @@ class Rollout:
         """
         return self.start(StageWork(Stage.GENERATION, 0, 0, 0, 0, self._policy, EVALUATION))
 
-    def end_evaluation(
-        self,
-        run: StageRun,
-        prompts: Sequence[int],
-        completions: Sequence[int],
-        n_foreign: int = 0,
-        n_dropped: int = 0,
-    ) -> None:
+    def end_evaluation(self, run: StageRun, rows: GeneratedRows) -> None:
         """End an evaluation.
 
         Args:
             run: from `begin_evaluation`.
-            prompts: tokens of each row's prompt.
-            completions: tokens of each row's completion.
-            n_foreign: as for `end_generation`.
-            n_dropped: likewise.
+            rows: what was generated in it.
         """
-        self.end(run, _generated(_rows(run.work, prompts, completions), n_foreign, n_dropped))
+        self.end(run, rows.generated(run.work))
 
     # ------------------------------------------------------------ training
 
@@ -346,21 +368,3 @@ class Rollout:
         run, self._training = self._training, None
         if run is not None:
             self.end(run, None if gear is None else replace(run.work, gear=gear))
-
-
-def _rows(work: StageWork, prompts: Sequence[int], completions: Sequence[int]) -> StageWork:
-    """Work with the tokens of some rows: what a pass over them computes."""
-    lengths = [p + c for p, c in zip(prompts, completions, strict=True)]
-    return replace(
-        work,
-        n_sequences=len(lengths),
-        n_tokens=sum(lengths),
-        n_output_tokens=sum(completions),
-        max_length=max(lengths, default=0),
-    )
-
-
-def _generated(rows: StageWork, n_foreign: int, n_dropped: int) -> StageWork:
-    """What it took to generate rows: the output is what the policy made, kept or not."""
-    n_output = rows.n_output_tokens - n_foreign + n_dropped
-    return replace(rows, n_tokens=rows.n_tokens + n_dropped, n_output_tokens=n_output)

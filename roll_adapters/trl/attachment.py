@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
+from ecorl.engines.containment import EngineBoundary
 from ecorl.records import Stage, StageWork
 from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, await_settled, log_figures
@@ -22,11 +23,11 @@ from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.processes.ranks import Ranks
 from ecorl.runtime.protocol import Runtime
-from ecorl.runtime.rollout import Rollout
+from ecorl.runtime.rollout import GeneratedRows, Rollout
 from ecorl.runtime.runs.record import ending_by
 from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.log_probs import LogProbStages
-from roll_adapters.trl.masks import GeneratedRows, tell_not_counted, trained
+from roll_adapters.trl.masks import add_generated, tell_not_counted, trained
 from roll_adapters.trl.packing.loss import unscaled
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.rewards import RewardStages
@@ -229,15 +230,15 @@ class TrlAttachment:
         if not self.training:
             output = original(prompts, *args, **kwargs)
             if self._evaluated is not None:
-                self._evaluated.add(output, self._n_sampled)
+                self._count(self._evaluated, output)
             return output
         self._rewards.forget()
         limit = int(self.trainer.max_completion_length or 0)  # None: no limit, so none is known
         run = self._rollout.begin_generation(*self._step(), len(prompts), limit)
         output = original(prompts, *args, **kwargs)
         rows = GeneratedRows()
-        rows.add(output, self._n_sampled)
-        self._rollout.end_generation(run, *rows.counts())
+        self._count(rows, output)
+        self._rollout.end_generation(run, rows)
         completions = output[3] if len(output) > 3 else output[2]
         self._rewards.submit(prompts, completions, output[1])
         return output
@@ -245,8 +246,17 @@ class TrlAttachment:
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         """Count what is sampled: TRL cuts off what a turn has beyond the longest completion."""
         output = self._original["_generate_single_turn"](*args, **kwargs)
-        self._n_sampled += sum(map(len, output[0] if isinstance(output, tuple) else output))
+        with EngineBoundary():  # what cannot be counted adds nothing
+            self._n_sampled += sum(map(len, output[0] if isinstance(output, tuple) else output))
         return output
+
+    def _count(self, rows: GeneratedRows, output: Any) -> None:
+        """Add generated rows; where they cannot be counted the record says so."""
+        with EngineBoundary() as boundary:
+            add_generated(rows, output, self._n_sampled)
+        if boundary.error is not None:
+            told = self._log_probs.not_counted
+            tell_not_counted(self._rollout, Stage.GENERATION, boundary.error, told)
 
     # ------------------------------------------------------------ log-probs
 
@@ -363,7 +373,7 @@ class TrlAttachment:
             yield rows
         finally:
             self._evaluated = None
-        self._rollout.end_evaluation(run, *rows.counts())
+        self._rollout.end_evaluation(run, rows)
 
     # ------------------------------------------------------------ checkpoints
 

@@ -9,47 +9,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.records import FaultEvent, FaultKind, Stage
-from ecorl.runtime.rollout import Rollout
+from ecorl.runtime.rollout import GeneratedRows, Rollout
 from roll_adapters.transformers.batches import padding_tokenizer
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class GeneratedRows:
-    """Rows that were generated; the fields are arguments of `Rollout.end_generation`."""
+def add_generated(rows: GeneratedRows, output: Sequence[Any], n_sampled: int) -> None:
+    """Add the rows of a call of a trainer's ``_generate``.
 
-    prompts: list[int] = field(default_factory=list)
-    completions: list[int] = field(default_factory=list)
-    n_foreign: int = 0
-    n_dropped: int = 0
-
-    def add(self, output: Sequence[Any], n_sampled: int) -> None:
-        """Add rows.
-
-        Args:
-            output: of the trainer's ``_generate``: GRPO's third part is the mask of tools and
-                environments, or None; RLOO's three parts have none.
-            n_sampled: tokens that the trainer's own generation has sampled for them.
-        """
-        lengths = [len(c) for c in output[1]]
-        n_foreign = _foreign(output)
-        self.prompts += [len(p) for p in output[0]]
-        self.completions += lengths
-        self.n_foreign += n_foreign
-        # Fewer where a rollout of the user's own generates elsewhere.
-        self.n_dropped += max(0, n_sampled - (sum(lengths) - n_foreign))
-
-    def counts(self) -> tuple[list[int], list[int], int, int]:
-        """The fields, in order."""
-        return self.prompts, self.completions, self.n_foreign, self.n_dropped
+    Args:
+        rows: they are added to.
+        output: what the call returns: GRPO's third part is the mask of tools and environments, or
+            None; RLOO's three parts have none.
+        n_sampled: tokens that the trainer's own generation has sampled for them.
+    """
+    lengths = [len(c) for c in output[1]]
+    n_foreign = _foreign(output)
+    rows.prompts += [len(p) for p in output[0]]
+    rows.completions += lengths
+    rows.n_foreign += n_foreign
+    # Fewer where a rollout of the user's own generates elsewhere.
+    rows.n_dropped += max(0, n_sampled - (sum(lengths) - n_foreign))
 
 
 def computed(ids: torch.Tensor, mask: torch.Tensor, pad_token_id: int) -> torch.Tensor:
@@ -81,18 +68,7 @@ def reach(mask: torch.Tensor) -> torch.Tensor:
     return mask.flip(1).cumsum(1).flip(1) > 0
 
 
-def completion_tokens(trainer: Any, inputs: Mapping[str, Any]) -> int:
-    """Count the tokens of completions in a micro-batch of training.
-
-    Args:
-        trainer: the TRL trainer.
-        inputs: of the micro-batch.
-    """
-    ids, mask = inputs["completion_ids"], inputs["completion_mask"]
-    return int(computed(ids, mask, pad_token_id(trainer)).sum())
-
-
-class Trained(NamedTuple):
+class TrainedTokens(NamedTuple):
     """What a micro-batch of training holds; 0 is not known.
 
     Attributes:
@@ -108,7 +84,7 @@ class Trained(NamedTuple):
     unknown: Exception | None = None
 
 
-def trained(trainer: Any, inputs: Mapping[str, Any]) -> Trained:
+def trained(trainer: Any, inputs: Mapping[str, Any]) -> TrainedTokens:
     """Count a micro-batch of training, whatever the trainer and its batch are.
 
     Args:
@@ -118,9 +94,10 @@ def trained(trainer: Any, inputs: Mapping[str, Any]) -> Trained:
     n_rows = 0
     with EngineBoundary() as boundary:
         n_rows = int(inputs["completion_ids"].shape[0])
-        n_output = completion_tokens(trainer, inputs)
-        return Trained(n_rows, n_output + int(inputs["prompt_mask"].sum()), n_output)
-    return Trained(n_rows, unknown=boundary.error)
+        ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+        n_output = int(computed(ids, mask, pad_token_id(trainer)).sum())
+        return TrainedTokens(n_rows, n_output + int(inputs["prompt_mask"].sum()), n_output)
+    return TrainedTokens(n_rows, unknown=boundary.error)
 
 
 def tell_not_counted(

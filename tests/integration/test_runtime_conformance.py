@@ -18,7 +18,7 @@ from ecorl.errors import ConfigError, EngineError
 from ecorl.records import EVALUATION_ROLE, Action, EventKind, FaultKind, Provenance, Stage
 from ecorl.runtime.handles import Landed, Span
 from ecorl.runtime.protocol import Runtime, join
-from ecorl.runtime.rollout import Rollout
+from ecorl.runtime.rollout import GeneratedRows, Rollout
 from tests.cluster import CARDS
 from tests.toy_engine import SLOW
 from tests.toy_runs import (
@@ -115,7 +115,7 @@ def test_an_evaluation_is_recorded_and_nothing_is_decided_about_it(run):
     rollout = Rollout(run.runtime, None)
     rollout.begin_step(1, 0)
     stage = rollout.begin_evaluation()
-    rollout.end_evaluation(stage, [3, 4], [5, 6])
+    rollout.end_evaluation(stage, GeneratedRows([3, 4], [5, 6]))
     run.runtime.settle()
     matrix = run.runtime.edi_json()
     run.close()

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from ecorl.records import Stage, StageWork
-from ecorl.runtime.rollout import Rollout
+from ecorl.runtime.rollout import GeneratedRows, Rollout
 from roll_adapters.openrlhf.rewards import ResponseTimes
 from roll_adapters.openrlhf.rows import RolloutRows
 from roll_adapters.roll.stages.rows import sizes_of
-from roll_adapters.trl.masks import GeneratedRows
+from roll_adapters.trl.masks import add_generated
 from roll_adapters.trl.reference import ReferenceCall
 from tests.fakes.openrlhf import micro_batch
 from tests.fakes.roll_batches import step_batch
@@ -50,7 +50,7 @@ def of_trl():
     masks = [mask[turns[0] :] for (_, mask), turns in zip(ROWS, TURNS, strict=True)]
     prompts, completions = ([part[k] for part in parts] for k in (0, 1))
     rows = GeneratedRows()
-    rows.add((prompts, completions, masks, [""] * 3, None, {}, None, []), 0)
+    add_generated(rows, (prompts, completions, masks, [""] * 3, None, {}, None, []), 0)
     ended = []
     iteration = SimpleNamespace(number=1)
     work = StageWork(Stage.GENERATION, 3, 9, 9, 3)
@@ -61,7 +61,7 @@ def of_trl():
         on_stage_end=lambda run, work: ended.append(work),
     )
     rollout = Rollout(runtime, None)
-    rollout.end_generation(rollout.begin_generation(1, 0, 3, 3), *rows.counts())
+    rollout.end_generation(rollout.begin_generation(1, 0, 3, 3), rows)
     n_prompt, n_keep = (max(map(len, part)) for part in (prompts, completions))
     ids = torch.zeros((3, n_prompt + n_keep), dtype=torch.int64)
     for i, (prompt, completion) in enumerate(parts):

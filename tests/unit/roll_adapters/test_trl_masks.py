@@ -13,7 +13,8 @@ from transformers import ProcessorMixin
 
 from ecorl.engines.validate import check_batch
 from ecorl.records import Stage
-from roll_adapters.trl.masks import GeneratedRows, completion_tokens, computed, trained
+from ecorl.runtime.rollout import GeneratedRows
+from roll_adapters.trl.masks import add_generated, computed, trained
 from roll_adapters.trl.reference import ReferenceCall
 
 PAD, EOS = 0, 2
@@ -61,7 +62,6 @@ def test_a_pass_computes_each_completion_whatever_the_loss_masks(batch):
     inputs = {"completion_ids": ids[:, -n_keep:], "completion_mask": mask[:, -n_keep:]}
     tokenizer = SimpleNamespace(pad_token_id=pad)
     for trainer in trainers_with(tokenizer):
-        assert completion_tokens(trainer, inputs) == sum(lengths)
         more = {"prompt_mask": mask[:, :-n_keep]}
         n_all = sum(lengths) + sum(len(prompt) for prompt, _, _ in rows)
         assert trained(trainer, inputs | more) == (len(rows), n_all, sum(lengths), None)
@@ -145,8 +145,8 @@ def test_masked_tokens_before_others_are_computed_and_not_sent():
 def rows_of(*outputs):
     found = GeneratedRows()
     for output, n_sampled in outputs:
-        found.add(output, n_sampled)
-    return found.counts()
+        add_generated(found, output, n_sampled)
+    return found.prompts, found.completions, found.n_foreign, found.n_dropped
 
 
 PROMPTS, COMPLETIONS = [[5, 6], [5]], [[7, 7, 8, 8, 8, 7, EOS], [7, EOS]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ecorl.records import Action, Stage
-from ecorl.runtime.rollout import InferenceCall, Rollout
+from ecorl.runtime.rollout import GeneratedRows, InferenceCall, Rollout
 
 N_ROWS = 4
 
@@ -36,7 +36,7 @@ def call_of(bench, toys):
 
 def generate(rollout, step=1, first_batch=0):
     run = rollout.begin_generation(step, first_batch, N_ROWS, 8)
-    rollout.end_generation(run, [3, 3, 2, 2], [5, 1, 4, 2])
+    rollout.end_generation(run, GeneratedRows([3, 3, 2, 2], [5, 1, 4, 2]))
 
 
 def test_a_rollout_is_recorded_in_the_order_of_its_calls(bench, toys, rollout, call_of):
