@@ -93,7 +93,7 @@ class _Doubted:
         feed: its name.
         at_s: a time that it is about, s since 1970.
         g_per_kwh: the intensity, in the unit of `gas`.
-        scope: which emissions it counts; None where the feed has not told of any value yet.
+        scope: which emissions it counts; None where the feed has given no value yet.
         gas: what the grams are of; None likewise.
     """
 
@@ -128,7 +128,7 @@ class _Memory(Generic[Kind]):
     rests_until_s: float = 0.0
 
     def recall(self, told: Sequence[Kind]) -> None:
-        """Remember what a feed tells of its last weeks, without what no grid emits.
+        """Remember the values of a feed's last weeks, without what no grid emits.
 
         Args:
             told: in the order of time.

@@ -33,7 +33,7 @@ def names_estimation(method: str) -> bool:
 def says_made_up(text: str) -> bool:
     """Whether a text, e.g. a method's name or a disclaimer, marks values as made up.
 
-    Estimates of a provider are not: it makes them for the hour that they are told of.
+    A provider's estimates are not made up: they are of the hour that they stand for.
 
     Args:
         text: in words, ``SNAKE_CASE`` or ``camelCase``.

@@ -280,7 +280,8 @@ class FileReader:
     def executions(self) -> list[ExecutionRow]:
         """Stage executions in the order in which they were recorded, superseded ones included.
 
-        What a counter billed that was found not to be the device's own is billed by power.
+        Energy by a counter that does not count its device alone is replaced by that of the power
+        readings.
         """
         rows = self._rows("SELECT * FROM execution ORDER BY id")
         foreign = self._foreign_counters()
@@ -417,7 +418,7 @@ class FileReader:
     def raw_samples(self, device_id: str | None = None) -> list[RawSampleRow]:
         """The last raw readings, oldest first; of one device or of all.
 
-        Without the counters that were found not to be the devices' own.
+        Without counters that do not count their device alone.
         """
         sql = f"{_RAW} WHERE ?1 IS NULL OR device_id = ?1 ORDER BY seq"
         rows, foreign = [_raw_row(r) for r in self._rows(sql, device_id)], self._foreign_counters()
@@ -433,9 +434,9 @@ class FileReader:
         return [SampleErrorRow(*r) for r in self._rows(sql)]
 
     def _foreign_counters(self) -> set[str]:
-        """Devices whose energy counter was found not to be theirs, in any attempt.
+        """Devices whose energy counter does not count them alone, as found in any attempt.
 
-        What was booked by it before that is told by the power readings as well.
+        Power readings replace it in the time before that too.
         """
         sql = (
             "SELECT DISTINCT device_id FROM sample_error "

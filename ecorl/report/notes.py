@@ -22,8 +22,8 @@ _ALWAYS = (
     "simulated card it is the simulation's run time, which enters neither the card's energy nor "
     "any EDI.",
     "EDI (J/token) is mean power x time over output tokens: the joules of all calls that have an "
-    "energy figure and no fault, over their output tokens. Those of generation are the tokens that "
-    "the policy made; those of other stages are the completions' tokens that they computed, also "
+    "energy figure and no fault, over their output tokens. In generation these are the tokens "
+    "that the policy made; in other stages the completions' tokens that they computed, also "
     "what tools and environments wrote, and what a loss leaves out. The spread is the standard "
     "deviation over single calls. SD is the standard deviation of single calls, SE the standard "
     "error of a mean.",

@@ -406,9 +406,9 @@ class NodeMonitor:
                 meter.drawn_to_s = now_s
 
     def _book_anew(self, name: str, meter: _Meter) -> None:
-        """Scale the sums of a device whose counter was found not to be its own.
+        """Scale the sums of a device whose counter does not count it alone.
 
-        By what power readings say over what the counter said, of the last hour.
+        The factor is the energy by the power readings over that by the counter, in the last hour.
         """
         meter.has_counter = False
         if not meter.has_begun:

@@ -16,8 +16,7 @@ class RolloutSizes:
     Attributes:
         n_rows: rows.
         n_tokens: tokens of all rows, without padding.
-        n_output_tokens: those of their completions, or what the policy made of them where the
-            sizes are of a generation.
+        n_output_tokens: tokens of their completions; of a generation those that the policy made.
         max_length: tokens of the longest row.
     """
 

@@ -163,6 +163,23 @@ def test_tokens_that_cannot_be_counted_are_missing_and_training_goes_on(
     assert "no attribute 'pad_token_id'" in caplog.text
 
 
+def test_generated_rows_that_cannot_be_counted_are_missing_and_training_goes_on(
+    make_trainer, tmp_path, monkeypatch
+):
+    plain = make_trainer("grpo", "plain", max_steps=2)
+    plain.train()
+    trainer = make_trainer("grpo", "attached", max_steps=2)
+    monkeypatch.setattr("roll_adapters.trl.masks._foreign", lambda output: len(None))
+    attach(trainer, config(tmp_path))
+    trainer.train()
+    assert_same_bits(outcome(plain), outcome(trainer))
+    found, _ = recorded(tmp_path / "run")
+    assert found[Stage.GENERATION] == (0, 0)
+    assert found[Stage.ACTOR_TRAIN][0] > 0
+    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
+        assert {(f.kind, f.where) for f in reader.faults()} == {("NotCounted", "generation")}
+
+
 def test_what_is_sampled_and_cut_off_is_generated(make_trainer, tmp_path):
     """As TRL's tools do it: a later turn is cut where the completion is full."""
     made = []

@@ -18,8 +18,8 @@ class Label(StrEnum):
 def label_of(name: str, *, is_paired: bool = False) -> Label:
     """What the times under a name label: begins of intervals, as nearly all do, unless it says so.
 
-    Words are found in the languages that grid data is exported in, also run together with what
-    they are about (HourEnding, INTERVALENDTIME_GMT, Stundenende), and without their accents.
+    Words of the languages that grid data is exported in count, also run together with what they
+    are about (HourEnding, INTERVALENDTIME_GMT, Stundenende), and without their accents.
 
     Args:
         name: of the column.

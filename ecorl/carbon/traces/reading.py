@@ -24,8 +24,8 @@ from ecorl.carbon.traces.two_columns import UNNAMED, read_two_columns, times_of
 from ecorl.errors import DataError
 from ecorl.grid import Fuel, Scope
 
-N_TOLD = 5
-"""Repairs of a file that are told in the log, of those in the order of its lines."""
+N_LOGGED = 5
+"""Repairs of a file that are logged one by one, in the order of its lines; the rest is counted."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
     Cells are parted by commas, semicolons or tabs; with the latter two a number may have a decimal
     comma. Times are ISO 8601, YYYYMMDDHH and its like, or seconds or milliseconds since 1970; they
     are begins of intervals, unless the column's name says that they are ends, which are moved back
-    by a step. What can be repaired without guessing is, and told in the log and in the trace's
+    by a step. What can be repaired without guessing is, and stands in the log and in the trace's
     `repairs`: rows out of order, rows that are there twice, gaps, and values that no grid, or not
     this one, emits, which become missing.
 
@@ -85,16 +85,16 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
     if np.isnan(values).all():
         raise table.mistake(0, content.value, "no row has an intensity that can be believed")
     repairs.sort(key=lambda repair: repair.line)
-    _tell(path, repairs)
+    _log_repairs(path, repairs)
     made = _trace(path, content, raster, values, tuple(repairs))
     return replace(made, doubted=doubted)
 
 
-def _tell(path: Path, repairs: list[Repair]) -> None:
-    for repair in repairs[:N_TOLD]:
+def _log_repairs(path: Path, repairs: list[Repair]) -> None:
+    for repair in repairs[:N_LOGGED]:
         _log.warning("%s:%d: %s: %s", path, repair.line, repair.column, repair.what)
-    if len(repairs) > N_TOLD:
-        _log.warning("%s: and %d repairs more", path, len(repairs) - N_TOLD)
+    if len(repairs) > N_LOGGED:
+        _log.warning("%s: and %d more repairs", path, len(repairs) - N_LOGGED)
 
 
 def _content(table: CsvTable, scope: Scope | None) -> Content:

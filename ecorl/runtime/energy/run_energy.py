@@ -50,7 +50,7 @@ class RunEnergy:
             self._open[serial] = iteration
 
     def expect(self, serial: int, iteration: int) -> None:
-        """Note that an execution has ended, which `add` will be told of once it is settled.
+        """Note that an execution has ended; `add` follows once it is settled.
 
         Args:
             serial: of the execution.
@@ -152,7 +152,7 @@ class RunEnergy:
         beside_j = added_up([before.beside_j, *(p.beside_j for p in metered)]) if metered else None
         with self._lock:
             roles = dict(self._roles)
-            # A scheduler that is new is told of some that it does not expect.
+            # `add` comes without `expect` for executions of an earlier scheduler.
             waiting = {step: n for step, n in self._waiting.items() if n > 0}
             steps = {*waiting, *self._open.values()}
             up_to_step = min(steps) - 1 if steps else self._newest

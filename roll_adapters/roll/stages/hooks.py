@@ -214,8 +214,8 @@ class PipelineHooks:
                 n_lost += 1
         if n_lost or self._late:
             logger.warning(
-                "ecorl: generation and rewards are not measured in %d of %d rollout actors, and "
-                "told late by %d", n_lost, len(refs), len(self._late),
+                "ecorl: of %d rollout actors %d did not tell generation and rewards, and %d will "
+                "be asked again", len(refs), n_lost, len(self._late),
             )  # fmt: skip
         return taken
 

@@ -350,7 +350,7 @@ def test_repairs_are_told_in_the_log(tmp_path, caplog):
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 6
     assert "ends of intervals" in lines[0]
-    assert lines[-1] == f"{path}: and {len(trace.repairs) - 5} repairs more"
+    assert lines[-1] == f"{path}: and {len(trace.repairs) - 5} more repairs"
 
 
 def test_prices_are_moved_as_intensities_are_and_a_pue_of_ends_is_refused(tmp_path):

@@ -429,7 +429,7 @@ def test_actors_that_do_not_answer_leave_their_rollout_unmeasured(caplog):
     run.rollout(0, seen_in(0), RayActorError())
     run.train(0)
     assert run.right()
-    assert "are not measured in 1 of 2 rollout actors" in caplog.text
+    assert "of 2 rollout actors 1 did not tell generation and rewards, and 0 will" in caplog.text
     # What the others told counts.
     assert [stage.work.role for stage, *_ in runtime.accounted] == ["generation", "reward:math"]
 
@@ -438,7 +438,7 @@ def test_an_answer_that_comes_late_is_heard_at_the_next_step(caplog):
     run, late = Rlvr(runtime := FakeRuntime()), Late(seen_in(0))
     run.rollout(0, late)
     assert (runtime.accounted, runtime.roles("forget")) == ([], ["generation"])
-    assert "told late by 1" in caplog.text
+    assert "of 1 rollout actors 0 did not tell generation and rewards, and 1 will" in caplog.text
     run.train(0)
     late.is_there = True
     run.rollout(1)
