@@ -266,7 +266,8 @@ def _natural(stage: Stage, clock: float, gpu: DeviceProfile) -> str:
         return f"{share(clock, 0)} of the greatest under the limit on power (modelled)"
     ends = dict.fromkeys((found.low or found.value, found.high or found.value))
     told = " to ".join(f"{1e-6 * end:,.0f}" for end in ends)
-    return f"{told} MHz under the limit on power ({found.provenance}: profile {gpu.name})"
+    source = f"{found.provenance} for profile {gpu.name}, not for this job"
+    return f"{told} MHz under the limit on power ({source})"
 
 
 _WHY = {
