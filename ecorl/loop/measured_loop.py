@@ -35,7 +35,7 @@ from ecorl.runtime.handles import RunTotals, StageRun
 from ecorl.runtime.memory import host_peak_bytes, record_peak_memory, restart_host_peak
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.runs.notices import tell_end
-from ecorl.runtime.runs.record import ending_by
+from ecorl.runtime.runs.record import ending_by, note_end
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +112,12 @@ class MeasuredLoop:
             runtime.record.event(kind, f"training from step {self.n_steps}{of}")
             self._logged = runtime.totals()
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, goes_on: bool = False) -> None:
         """End the record, and say on stderr what is in it; safe to call twice.
 
         Args:
             error: that has ended the training; None when it ended by itself.
+            goes_on: whether a further attempt begins at once; nothing is said then.
         """
         runtime, self._runtime = self._runtime, None
         self._signals.leave()
@@ -134,8 +135,10 @@ class MeasuredLoop:
         with self._contained(runtime):
             runtime.record.event(kind, detail)
             runtime.record.close()
-        write_footprint(self.folder, self.weights)
-        tell_end(self.folder, error)
+        note_end(self.folder, error)
+        if not goes_on:
+            write_footprint(self.folder, self.weights)
+            tell_end(self.folder, error)
 
     # ------------------------------------------------------------ steps
 

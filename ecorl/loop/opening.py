@@ -58,6 +58,7 @@ class LoopPlan:
         run_dir: folder of the run's record; None: that of the config.
         total_steps: steps of the whole training; None: unknown.
         from_step: the step that it goes on from; 0 for a fresh start.
+        goes_on: whether the run in the folder goes on at step 0 too; at a later one it always does.
         facts: for the head of a fresh record.
         handles_signals: whether SIGINT and SIGTERM end the training in good order.
         overwrites: whether a run that lies in the folder is removed first.
@@ -66,6 +67,7 @@ class LoopPlan:
     run_dir: Path | None
     total_steps: int | None = None
     from_step: int = 0
+    goes_on: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
     handles_signals: bool = False
     overwrites: bool = False
@@ -85,8 +87,9 @@ def open_runtime(config: Config, plan: LoopPlan) -> tuple[Runtime, Path]:
         UserError: for a config or a run folder that cannot be used. Nothing of a run that was
             made just now is left behind then.
     """
+    from_step = plan.from_step if plan.goes_on else plan.from_step or None
     opened = AttachedRun.open(
-        config, plan.run_dir, plan.from_step or None, plan.facts, overwrite=plan.overwrites
+        config, plan.run_dir, from_step, plan.facts, overwrite=plan.overwrites
     )
     config, runtime = opened.config, None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ecorl.config import Config
+from ecorl.engines.containment import EngineBoundary
 from ecorl.errors import ConfigError, RunError
 from ecorl.loop import LoopPlan, MeasuredLoop
 from ecorl.loop.facts import loop_facts, told_facts
@@ -18,7 +19,10 @@ from ecorl.loop.opening import loop_config
 from ecorl.loop.processors import check_one_process
 from ecorl.runtime.runs.folder import with_seed_of_trainer
 from ecorl.runtime.runs.notices import ALREADY_ATTACHED
+from ecorl.runtime.runs.starts import BeganAgain, Starts
 from roll_adapters.transformers.batches import TrainedBatches, calling_trainer
+
+logger = logging.getLogger(__name__)
 
 _GO_ON = "start its script again, with resume_from_checkpoint for train"
 
@@ -31,13 +35,14 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
 
     The record begins with the training and ends with it. A callback is not told of an error that
     ends the training: the record is then open until `close`, or until the trainer trains again
-    (`attach` sees to it).
+    (`attach` sees to it). A trainer may train several times: what belongs to one run then, and what
+    to the next, is said in `ecorl.runtime.runs.starts`.
 
     Args:
         config: a config, the path of a TOML file, or a preset's name.
         run_dir: folder of the run's record; default is the config's ``run_dir``.
         overwrite: whether what ecorl wrote of a run that lies in the folder is removed first,
-            whatever its state; otherwise such a run is refused when training begins.
+            whatever its state; otherwise such a run is refused when the first training begins.
 
     Attributes:
         has_ended: whether a training has ended that it measured, and none has begun since.
@@ -53,10 +58,12 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         overwrite: bool = False,
     ) -> None:
         self._source, self._config = config, loop_config(config, "transformers")
-        self._run_dir = None if run_dir is None else Path(run_dir)
+        self._starts = Starts(None if run_dir is None else Path(run_dir))
         self._overwrites = overwrite
         self.has_ended = False
-        self._undo: Callable[[], None] | None = None
+        self._trainer: Any = None
+        self._train: Callable[..., Any] | None = None
+        self._has_own_train = False
         self._loop: MeasuredLoop | None = None
         self._batches = TrainedBatches()
 
@@ -66,18 +73,47 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         Args:
             error: that has ended the training; None when it ended by itself.
         """
+        self._close(error)
+
+    def _close(self, error: BaseException | None, *, goes_on: bool = False) -> None:
         loop, self._loop = self._loop, None
         self._batches.leave()
         if loop is not None:
-            self.has_ended = True
-            loop.close(error)
+            self.has_ended, self._starts.has_failed = True, error is not None
+            loop.close(error, goes_on=goes_on)
 
     def detach(self) -> None:
         """End the record, and take the callback from the trainer that `attach` gave it to."""
         self.close()
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
+        trainer, self._trainer = self._trainer, None
+        if trainer is None:
+            return
+        trainer.remove_callback(self)
+        if self._has_own_train:
+            trainer.train = self._train
+        else:
+            trainer.__dict__.pop("train", None)
+
+    def attach_to(self, trainer: Any) -> None:
+        """Become the first callback of a trainer, and be told of errors that end its training.
+
+        Args:
+            trainer: of transformers, to which no other callback of ecorl is attached.
+        """
+        self._trainer, self._train = trainer, trainer.train
+        self._has_own_train = "train" in trainer.__dict__
+        trainer.callback_handler.callbacks.insert(0, self)
+        # A method and no function: a copy of the trainer then calls its own.
+        trainer.train = self._trained
+
+    def _trained(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as the trainer does; an error ends the record at once."""
+        assert self._train is not None
+        try:
+            return self._train(*args, **kwargs)
+        except BaseException as error:
+            self.close(error)
+            raise
 
     # ------------------------------------------------------------ what the trainer calls
 
@@ -93,25 +129,48 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         Raises:
             UserError: for a config or a run folder that cannot be used.
         """
-        self.close()  # an error has ended the training before
+        trainer = calling_trainer(self)
+        if self._loop is not None:  # an error that nobody has told has ended the training before
+            n_rows = getattr(trainer, "_train_batch_size", args.train_batch_size)
+            told = f"training began again, with {n_rows} rows a batch"
+            self._close(BeganAgain(told), goes_on=True)
+        if self._starts.folder is None:
+            self._open(args, state, trainer)
+            return
+        # What went well once is no mistake of the user's now: it costs the record alone.
+        with EngineBoundary() as boundary:
+            self._open(args, state, trainer)
+        if boundary.error is not None:
+            logger.warning("this training is not measured: %s", boundary.error)
+
+    def _open(self, args: Any, state: Any, trainer: Any) -> None:
+        """Open the record of a training that begins.
+
+        Raises:
+            UserError: as for `on_train_begin`.
+        """
         check_one_process()
         config = with_seed_of_trainer(self._config, int(args.seed), self._source)
         n_gpus = config.devices.n_gpus
         if args.n_gpu > 1 and args.n_gpu != n_gpus:
             raise ConfigError("devices.n_gpus", n_gpus, f"{args.n_gpu}: the trainer uses so many")
-        facts = loop_facts("transformers Trainer", _GO_ON, _trainer_facts(args))
+        starts, trial = self._starts, getattr(trainer, "_trial", None)
+        is_first, from_step = starts.folder is None, int(state.global_step)
+        folder, goes_on = starts.next_folder(config, from_step, trial)
         plan = LoopPlan(
-            self._run_dir,
+            folder,
             int(state.max_steps),
-            int(state.global_step),
-            facts,
-            overwrites=self._overwrites,
+            from_step,
+            goes_on,
+            loop_facts("transformers Trainer", _GO_ON, _trainer_facts(args)),
+            overwrites=self._overwrites and is_first,
         )
         loop = MeasuredLoop(config, plan)
         loop.weights.append(Path(args.output_dir))
         loop.open()
         self._loop, self.has_ended = loop, False
-        self._batches.watch(calling_trainer(self))
+        starts.folder, starts.has_failed, starts.trial = loop.folder, False, trial
+        self._batches.watch(trainer)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for a clean window, if the run does so, and begin a step.
@@ -223,35 +282,18 @@ def attach(
         one.detach()
         if one in callbacks:  # it was handed to the trainer
             callbacks.remove(one)
-    callbacks.insert(0, callback)
-    own, original = trainer.__dict__.get("train"), trainer.train
-
-    @functools.wraps(original)
-    def train(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            callback.close(error)
-            raise
-
-    def undo() -> None:
-        trainer.remove_callback(callback)
-        if own is not None:
-            trainer.train = own
-        else:
-            trainer.__dict__.pop("train", None)
-
-    trainer.train, callback._undo = train, undo
+    callback.attach_to(trainer)
     return callback
 
 
 def _trainer_facts(args: Any) -> dict[str, str]:
     """What the head of the record says of the trainer's arguments."""
-    rows = int(args.train_batch_size)
     facts = {
         "accumulation_steps": int(args.gradient_accumulation_steps),
-        "batch_size": rows,
+        "batch_size": int(args.train_batch_size),
         "learning_rate": args.learning_rate,
         "seed": args.seed,
     }
+    if args.auto_find_batch_size:
+        del facts["batch_size"]  # it is what the trainer has yet to find
     return told_facts(facts)

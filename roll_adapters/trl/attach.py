@@ -21,7 +21,8 @@ from ecorl.runtime.processes.ranked import together
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.runs.folder import with_seed_of_trainer
 from ecorl.runtime.runs.notices import ALREADY_ATTACHED, tell_end, tell_start
-from ecorl.runtime.runs.record import AttachedRun, RunRecord, run_facts
+from ecorl.runtime.runs.record import AttachedRun, RunRecord, note_end, run_facts
+from ecorl.runtime.runs.starts import Starts
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.trl.adapters import check_reference, no_reference
 from roll_adapters.trl.attachment import HOOKED, Changes, TrlAttachment
@@ -36,6 +37,7 @@ from roll_adapters.trl.gears.shifting import TrlGears
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.packing.rule import check_packing
 from roll_adapters.trl.processes import TrainerProcesses
+from roll_adapters.trl.trainings import Checkpoint, Start, Trainings
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +50,13 @@ def attach(
     config: Config | str | Path,
     *,
     run_dir: Path | None = None,
-    resume_from_checkpoint: str | Path | bool | None = None,
+    resume_from_checkpoint: Checkpoint = None,
     overwrite: bool = False,
 ) -> TrlAttachment:
     """Attach ecorl to a TRL ``GRPOTrainer`` or ``RLOOTrainer``.
+
+    Each further training of the trainer is measured too, as an attempt of the run or as a run of
+    its own: see `ecorl.runtime.runs.starts`.
 
     Args:
         trainer: the trainer, made but not yet training.
@@ -66,31 +71,50 @@ def attach(
             whatever its state; otherwise such a run is refused.
 
     Returns:
-        The attachment; training closes it, `TrlAttachment.detach` does so earlier.
+        The attachment; the end of the first training closes its record, and
+        `TrlAttachment.detach` ends it earlier and for good.
 
     Raises:
         ConfigError: for a config mistake, or a trainer that is not supported.
         UserError: for an engine or run folder that cannot be used.
     """
     check_free(trainer)
+
+    def begin(trainings: Trainings, start: Start) -> TrlAttachment:
+        overwrites = overwrite and trainings.newest is None
+        return _attach(trainer, config, trainings.starts, start, overwrites=overwrites)
+
+    return Trainings(begin, None if run_dir is None else Path(run_dir)).begin(
+        Start(resume_from_checkpoint)
+    )
+
+
+def _attach(
+    trainer: Any, config: Config | str | Path, starts: Starts, start: Start, *, overwrites: bool
+) -> TrlAttachment:
+    """Attach for one training; see `attach`."""
     settings = _settings(trainer, config)
     check_supported(trainer, settings)
     processes = TrainerProcesses(trainer, settings)
-    checkpoint = _checkpoint(trainer, resume_from_checkpoint)
+    checkpoint = _checkpoint(trainer, start.checkpoint)
     step, edi = _read_progress(checkpoint) if checkpoint else (None, None)
 
     def open_record() -> AttachedRun | None:
         if not processes.is_head:
             return None
+        folder, goes_on = starts.next_folder(settings, step or 0, start.trial)
         facts = _facts(trainer) | processes.facts()
-        return AttachedRun.open(settings, run_dir, step, facts, overwrite=overwrite)
+        at = (step or 0) if goes_on else step
+        opened = AttachedRun.open(settings, folder, at, facts, overwrite=overwrites)
+        starts.folder = opened.folder
+        return opened
 
     ranks = processes.ranks
     opened = open_record() if ranks is None else together(ranks, open_record)
     gears = read_gears(checkpoint)
     if opened is None:
         # Nothing is written here: the folder is the head's to choose.
-        folder = run_dir or settings.run_dir_at("")
+        folder = starts.run_dir or settings.run_dir_at("")
         record = RunRecord(None, step or 0, edi, owned=True, gears=gears)
         return attach_to_record(trainer, settings, folder, record, processes)
     try:
@@ -149,8 +173,10 @@ def attach_to_record(
     why = no_reference(trainer)
     if why is not None:
         runtime.record.event(EventKind.NO_REFERENCE, why)
-    trainer.add_callback(StageCallback(attachment))
-    trainer.add_callback(LedgerCallback(attachment, record.owned, record.from_step, run_dir))
+    written = LedgerCallback(attachment, record.owned, record.from_step, run_dir)
+    attachment.callbacks = (StageCallback(attachment), written)
+    for callback in attachment.callbacks:
+        trainer.add_callback(callback)
     if record.opened is not None:
         offloaded = [role for role in runtime.training.frozen if runtime.offloads(role)]
         goes_on = not record.opened.is_new
@@ -170,17 +196,20 @@ def _changes(
     return Changes(gears, packing)
 
 
-def _ending(runtime: Runtime, record: RunRecord) -> Callable[[TrlAttachment], None]:
+def _ending(
+    runtime: Runtime, record: RunRecord
+) -> Callable[[TrlAttachment, BaseException | None], None]:
     """Make what ends the record of an attachment that has one of its own."""
 
-    def end(attachment: TrlAttachment) -> None:
+    def end(attachment: TrlAttachment, error: BaseException | None) -> None:
         opened = record.opened
         if opened is not None and not attachment.has_begun:
             opened.withdraw()  # detached again: nothing is in it
             return
         runtime.record.close()
         if opened is not None:
-            tell_end(opened.folder, attachment.ended_by)
+            note_end(opened.folder, error)
+            tell_end(opened.folder, error)
 
     return end
 
@@ -252,11 +281,11 @@ def _unused(settings: Config) -> list[str]:
     return sorted(unused)
 
 
-def _nothing(attachment: TrlAttachment) -> None:
+def _nothing(attachment: TrlAttachment, error: BaseException | None) -> None:
     """Do nothing: the caller closes its ledger itself."""
 
 
-def _checkpoint(trainer: Any, asked: str | Path | bool | None) -> Path | None:
+def _checkpoint(trainer: Any, asked: Checkpoint) -> Path | None:
     """Find the checkpoint that `train` will take for the same argument."""
     if asked is None or asked is False:
         return None
@@ -289,14 +318,17 @@ def _read_progress(checkpoint: Path) -> tuple[int, EdiMatrix | None]:
 
 
 def check_free(trainer: Any) -> None:
-    """Check that ecorl is not attached to a trainer already.
+    """Check that ecorl is not attached to a trainer already; an attachment that ended is undone.
 
     Raises:
         RunError: when it is: each step would be recorded twice.
     """
-    hooks = (trainer.__dict__.get(name) for name in HOOKED)
-    if any(isinstance(getattr(hook, "__self__", None), TrlAttachment) for hook in hooks):
-        raise RunError(ALREADY_ATTACHED)
+    for name in HOOKED:
+        attachment = getattr(trainer.__dict__.get(name), "__self__", None)
+        if isinstance(attachment, TrlAttachment):
+            if not attachment.closed:
+                raise RunError(ALREADY_ATTACHED)
+            attachment.detach()
 
 
 def _algorithm(trainer: Any) -> Algorithm:

@@ -8,11 +8,13 @@ methods take and return.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from transformers import TrainerCallback
 
 from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
 from ecorl.engines.containment import EngineBoundary
@@ -32,6 +34,7 @@ from roll_adapters.trl.packing.loss import unscaled
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.rewards import RewardStages
 from roll_adapters.trl.saves import save_or_note
+from roll_adapters.trl.trainings import Start, Trainings
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class TrlAttachment:
     Args:
         trainer: the TRL trainer.
         runtime: started, with the trainer's facts.
-        on_close: called once with the attachment, when it ends.
+        on_close: called once with the attachment and the error that ended the training, if any.
         frozen: notices when an engine no longer stands for its model.
         prefix: put before the ids of rows, where several processes train.
         changes: what the config changes in how the trainer computes; None: nothing.
@@ -84,7 +87,9 @@ class TrlAttachment:
         packing: likewise.
         closed: whether it has ended.
         has_begun: whether a training has begun that it follows.
-        ended_by: the error that ended the training, and is in the record; None while none did.
+        has_failed: whether an error has ended the training; it is in the record then.
+        callbacks: of the trainer, that call this.
+        trainings: attaches again when the trainer trains again; None: it does not.
         choice: what the control path decided before the step under way; None before the first.
         widths: numbers of processes to which the training can be changed; empty: to none.
         is_stopping: tells whether training was asked to stop, by a signal for instance; whoever
@@ -98,7 +103,7 @@ class TrlAttachment:
         self,
         trainer: Any,
         runtime: Runtime,
-        on_close: Callable[[TrlAttachment], None],
+        on_close: Callable[[TrlAttachment, BaseException | None], None],
         frozen: FrozenModels,
         prefix: str = "",
         changes: Changes | None = None,
@@ -107,8 +112,9 @@ class TrlAttachment:
         self.trainer, self.runtime = trainer, runtime
         changes = changes or Changes()
         self.gears, self.packing = changes.gears, changes.packing
-        self.closed = self.has_begun = False
-        self.ended_by: BaseException | None = None
+        self.closed = self.has_begun = self.has_failed = False
+        self.callbacks: tuple[TrainerCallback, ...] = ()
+        self.trainings: Trainings | None = None
         self.choice: GearChoice | None = None
         self.widths: tuple[int, ...] = ()
         self.is_stopping: Callable[[], bool] = lambda: False
@@ -157,18 +163,39 @@ class TrlAttachment:
 
         The two callbacks stay with the trainer and do nothing any more: they may be running.
         """
+        trainings, self.trainings = self.trainings, None
+        if trainings is not None and trainings.newest not in (None, self):
+            trainings.newest.detach()  # of a later training of this trainer
+        self.end()
+        self._unwrap()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Close the run's record; where the trainer may train again, its ``train`` stays wrapped.
+
+        Args:
+            error: that has ended the training; None when it ended by itself.
+        """
+        if self.closed:
+            return
+        self.closed = True
         if self.gears is not None:
             self.gears.detach()
-        for name in self._original:
+        self._unwrap(but=() if self.trainings is None else ("train",))
+        if error is not None:
+            self.has_failed = True
+            self.runtime.record.event(*ending_by(error))
+            if self.trainings is not None:
+                self.trainings.starts.has_failed = True
+        self._rollout.end_training()
+        self.runtime.close()
+        self._on_close(self, error)
+
+    def _unwrap(self, but: Collection[str] = ()) -> None:
+        for name in [name for name in self._original if name not in but]:
+            del self._original[name]
             self.trainer.__dict__.pop(name, None)
-        self.trainer.__dict__.update(self._instance)
-        self._original.clear()
-        self._instance.clear()
-        if not self.closed:
-            self.closed = True
-            self._rollout.end_training()
-            self.runtime.close()
-            self._on_close(self)
+            if name in self._instance:
+                self.trainer.__dict__[name] = self._instance.pop(name)
 
     @property
     def training(self) -> bool:
@@ -294,13 +321,18 @@ class TrlAttachment:
 
         The record can then be gone on with, from the same process or another.
         """
+        original, trainings = self._original["train"], self.trainings
+        if self.closed:  # an earlier training of this trainer has ended
+            self._unwrap()
+            for callback in self.callbacks:
+                self.trainer.remove_callback(callback)
+            if trainings is not None:
+                trainings.begin_again(Start.of(args, kwargs))
+            return self.trainer.train(*args, **kwargs)
         try:
-            return self._original["train"](*args, **kwargs)
+            return original(*args, **kwargs)
         except BaseException as error:
-            if not self.closed:
-                self.runtime.record.event(*ending_by(error))
-                self.ended_by = error
-                self.detach()
+            self.end(error)
             raise
 
     def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -297,7 +297,7 @@ class _Run:
                 self.record.event(EventKind.STOP, f"stopped {by}")
             return outcome
         except BaseException as error:
-            if attachment is None or attachment.ended_by is None:
+            if attachment is None or not attachment.has_failed:
                 self.record.event(*ending_by(error))
             raise
         finally:

@@ -141,10 +141,6 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 record: its steps would count twice, or leave a hole.
         """
         if self._attachment.closed:
-            logger.warning(
-                "ecorl was detached when an earlier training of this trainer ended: this one is "
-                "not measured unless attach is called again"
-            )
             return
         if state.global_step != self._from_step:
             raise RunError(
@@ -210,7 +206,7 @@ class LedgerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 EventKind.FINISH if complete else EventKind.STOP,
                 f"training ended after {state.global_step} of {state.max_steps} steps",
             )
-            self._attachment.detach()
+            self._attachment.end()
             if self._attachment.runtime.is_head:
                 write_footprint(self._run_dir, [Path(args.output_dir)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 
 import pytest
 
@@ -50,32 +51,33 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": self.tokens[number], "labels": self.tokens[number]}
 
 
+def plain_trainer(folder, name="plain", callbacks=(), eval_dataset=None, **changes):
+    """A plain Trainer with a model of two layers, whose output goes below a folder."""
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    shape = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "attention_dropout": 0.1}
+    settings = {
+        "output_dir": str(folder / name), "use_cpu": True, "max_steps": N_STEPS,
+        "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2, "seed": 7, "logging_steps": 1, "report_to": [],
+        "save_strategy": "no", "disable_tqdm": True,
+    } | changes  # fmt: skip
+    made = Trainer(
+        model=LlamaForCausalLM(LlamaConfig(**shape, **layers)),
+        args=TrainingArguments(**settings),
+        train_dataset=Rows(),
+        eval_dataset=eval_dataset,
+        callbacks=list(callbacks),
+    )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
 @pytest.fixture
 def make(tmp_path):
-    """Makes a plain Trainer with a model of two layers; keyword arguments go to its settings."""
-
-    def trainer(name="plain", callbacks=(), eval_dataset=None, **changes):
-        torch.set_num_threads(1)
-        torch.manual_seed(3)
-        shape = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32}
-        layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "attention_dropout": 0.1}
-        settings = {
-            "output_dir": str(tmp_path / name), "use_cpu": True, "max_steps": N_STEPS,
-            "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2,
-            "learning_rate": 1e-2, "seed": 7, "logging_steps": 1, "report_to": [],
-            "save_strategy": "no", "disable_tqdm": True,
-        } | changes  # fmt: skip
-        made = Trainer(
-            model=LlamaForCausalLM(LlamaConfig(**shape, **layers)),
-            args=TrainingArguments(**settings),
-            train_dataset=Rows(),
-            eval_dataset=eval_dataset,
-            callbacks=list(callbacks),
-        )
-        made.remove_callback(PrinterCallback)
-        return made
-
-    return trainer
+    """Makes a plain Trainer; keyword arguments go to its settings."""
+    return partial(plain_trainer, tmp_path)
 
 
 def outcome(trainer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -249,20 +248,6 @@ def test_a_method_that_the_user_replaced_is_used_and_given_back(make_trainer, tm
     trainer.train()
     assert len(calls) == 1
     assert trainer.__dict__["_calculate_rewards"] is mine
-
-
-def test_a_second_training_of_the_same_trainer_says_that_it_is_not_measured(
-    make_trainer, tmp_path, caplog
-):
-    trainer = make_trainer(max_steps=1)
-    attach(trainer, config(tmp_path))
-    trainer.train()
-    trainer.args.max_steps = 2
-    with caplog.at_level(logging.WARNING):
-        trainer.train()
-    assert "this one is not measured" in caplog.text
-    with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
-        assert {row.result.iteration for row in reader.executions()} == {1}
 
 
 def test_a_batch_that_cannot_be_made_stays_on_the_gpu(make_trainer, tmp_path, monkeypatch):

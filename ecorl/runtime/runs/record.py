@@ -42,6 +42,23 @@ from ecorl.runtime.training import this_node
 _LONGEST_ERROR = 300
 """Characters of an exception's first line that are recorded. Invented: some quote whole tensors."""
 
+_RAN_OUT: set[Path] = set()
+"""Folders of runs that ran out of memory in this process: who tries again, with smaller batches,
+goes on with the run as a further attempt."""
+
+
+def note_end(folder: Path, error: BaseException | None) -> None:
+    """Note how a run has ended, so that one that ran out of memory may be tried again.
+
+    Args:
+        folder: of the run.
+        error: that has ended it; None when it ended by itself.
+    """
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        _RAN_OUT.add(folder.absolute())
+    else:
+        _RAN_OUT.discard(folder.absolute())
+
 
 def ending_by(error: BaseException) -> tuple[EventKind, str]:
     """What to record of a run that an exception ends.
@@ -130,6 +147,8 @@ class AttachedRun:
             run_dir = config.resolved_run_dir()
         elif config.names_time:
             config = config.in_folder(run_dir)
+        if from_step is None and not overwrite and run_dir.absolute() in _RAN_OUT:
+            from_step = 0
         if overwrite:
             remove_record(run_dir)
         elif from_step is None:

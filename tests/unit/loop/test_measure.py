@@ -188,6 +188,24 @@ def test_a_run_that_was_cut_off_goes_on_with_its_record(config, record, tmp_path
     assert superseded == [4]
 
 
+def test_a_loop_that_ran_out_of_memory_is_tried_again_in_its_run(config, record):
+    def train(n_samples, error=None):
+        with ecorl.measure(config, total_steps=2) as run:
+            while run.n_steps < 2:
+                run.step(n_samples=n_samples)
+                if error is not None:
+                    raise error
+
+    with pytest.raises(RuntimeError):
+        train(8, RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    train(4)
+    assert [row.from_step for row in record.read("attempts")] == [0, 0]
+    rows = [(row.superseded, row.result.n_sequences) for row in record.read("executions")]
+    assert rows == [(True, 8), (False, 4), (False, 4)]
+    with pytest.raises(RunError, match="finished after step 2"):
+        train(4)
+
+
 def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path):
     cut(config, 2, saves_at=1, folder=tmp_path / "checkpoint")
     for from_step in (None, 0):
