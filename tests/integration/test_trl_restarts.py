@@ -189,3 +189,15 @@ def test_another_trainer_after_out_of_memory_goes_on_with_the_run(make, tmp_path
     assert attempts(tmp_path / "run") == ([0, 0], RunEnding.FINISHED)
     with pytest.raises(RunError, match="finished after step 2"):
         attach(make("third"), config(tmp_path))
+
+
+def test_a_second_training_goes_on_in_gears(make, tmp_path, caplog):
+    gears = {"allowed": ["BF16"], "measure_every": 0}
+    trainer = make("geared")
+    attach(trainer, config(tmp_path, more={"gears": gears}))
+    trainer.train()
+    trainer.train()
+    assert "stays as it is" not in caplog.text, "its optimizer is adapted already"
+    with reading(tmp_path / "run-2") as reader:
+        trained = [row for row in reader.executions() if row.result.stage is Stage.ACTOR_TRAIN]
+    assert [row.result.gear for row in trained] == ["BF16"] * N_STEPS

@@ -160,10 +160,12 @@ class TrlGears:
         def made(*args: Any, **kwargs: Any) -> Any:
             optimizer = make(*args, **kwargs)
             if type(optimizer) is not torch.optim.AdamW:
-                if not isinstance(optimizer, PrecisionAdaptiveAdamW):
+                # That of an earlier training of this trainer is wrapped by accelerate.
+                bare = getattr(optimizer, "optimizer", optimizer)
+                if not isinstance(bare, PrecisionAdaptiveAdamW):
                     logger.warning(
                         "gears: the trainer's %s stays as it is: only AdamW is decelerated in low "
-                        "precision", type(optimizer).__name__,
+                        "precision", type(bare).__name__,
                     )  # fmt: skip
                 return optimizer
             own = self._trainer.optimizer = adapted(optimizer)
