@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ecorl.errors import DriverError
+
 FIELD_POWER_AVERAGE = 185
 FIELD_POWER_INSTANT = 186
 SCOPE_GPU = 0
@@ -107,10 +109,12 @@ class NvmlDevice:
 
     Attributes:
         index: NVML's index.
-        uuid: of the physical GPU; for MIG that of the parent.
+        uuid: of the physical GPU; for MIG that of the parent. Of one that does not answer: the name
+            by which it was asked for, else its index.
         mig_uuids: instances on it; NVML reports the parent's power for each of them.
         handle: NVML's opaque handle, valid until `NvmlDriver.close`.
         max_limit_w: highest power limit that it can be set to, W, or None where it does not tell.
+        fault: why it does not answer; None where it does.
     """
 
     index: int
@@ -119,6 +123,12 @@ class NvmlDevice:
     mig_uuids: tuple[str, ...]
     handle: Any
     max_limit_w: float | None = None
+    fault: DriverError | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Whether it has told its UUID."""
+        return self.fault is None
 
     @property
     def label(self) -> str:

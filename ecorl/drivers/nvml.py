@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,6 @@ from ecorl.drivers.instruments import (
 )
 from ecorl.drivers.nvml_errors import error_from_code, translated
 from ecorl.errors import (
-    DeviceLost,
     DriverError,
     FunctionNotFound,
     LibraryNotFound,
@@ -111,15 +110,13 @@ class NvmlDriver:
 
     def device(self, index: int) -> NvmlDevice:
         """The physical GPU at an NVML index."""
-        return self._describe(self._call("nvmlDeviceGetHandleByIndex", index), index)
+        device = self._described(self._identified(index))
+        self._check_answers(device)
+        return device
 
     def devices(self) -> tuple[NvmlDevice, ...]:
-        """All physical GPUs that can be described; a lost one is left out."""
-        found = []
-        for index in range(self.count()):
-            with contextlib.suppress(DeviceLost):
-                found.append(self.device(index))
-        return tuple(found)
+        """All physical GPUs that answer."""
+        return tuple(device for device in self.select(None) if device.answers)
 
     def select(self, names: Sequence[str] | None) -> tuple[NvmlDevice, ...]:
         """Physical GPUs behind the names that `find` knows, each GPU once.
@@ -127,17 +124,24 @@ class NvmlDriver:
         Several MIG instances of one GPU stand for that one GPU, because NVML reports the parent's
         power for each. None selects every GPU.
 
+        GPUs that do not answer are among them (`NvmlDevice.fault`), and hide no other. Nothing but
+        the UUID is asked of a GPU that is not selected, and that only where a name is no index.
+
         Raises:
-            DriverError: a name fits no GPU.
+            DriverError: a name fits no GPU, or NVML does not tell how many there are.
         """
-        everything = self.devices()
-        if names is None:
-            return everything
-        chosen: dict[str, NvmlDevice] = {}
-        for name in names:
-            device = self._resolve(str(name), everything)
-            chosen.setdefault(device.uuid, device)
-        return tuple(sorted(chosen.values(), key=lambda d: d.index))
+        indices = range(self.count())
+        chosen: dict[int, NvmlDevice] = {}
+        everything: tuple[NvmlDevice, ...] | None = None
+        for name in dict.fromkeys(map(str, indices if names is None else names)):
+            if name.isdecimal() and int(name) in indices:
+                device = self._identified(int(name))
+            else:
+                if everything is None:
+                    everything = tuple(self._identified(index) for index in indices)
+                device = self._resolve(name, everything, chosen)
+            chosen.setdefault(device.index, device)
+        return tuple(self._described(chosen[index]) for index in sorted(chosen))
 
     def find(self, name: str) -> NvmlDevice:
         """The physical GPU behind one name.
@@ -147,15 +151,25 @@ class NvmlDriver:
                 MIG instance, which stands for its parent; or a PCI address such as
                 ``0000:3b:00.0``.
 
+        Returns:
+            The GPU. A UUID or address that no GPU has stands for one that does not answer, where
+            there is one: its own cannot be asked.
+
         Raises:
             DriverError: no GPU has that name, or the beginning of a UUID fits several.
         """
-        return self._resolve(str(name), self.devices())
+        return self.select((name,))[0]
 
     def reacquire(self, device: NvmlDevice) -> NvmlDevice:
-        """A fresh handle for a GPU that was lost, by its UUID."""
-        handle = self._call("nvmlDeviceGetHandleByUUID", device.uuid)
-        return replace(device, handle=handle)
+        """A fresh handle for a GPU that was lost, by its UUID.
+
+        Raises:
+            DriverError: it still does not answer.
+        """
+        # NVML's own search by UUID may end at any other GPU that is lost.
+        found = self.find(device.uuid)
+        self._check_answers(found)
+        return replace(found, index=device.index)
 
     def energy_j(self, device: NvmlDevice) -> float:
         """Cumulative energy since the driver was loaded, J (Volta and later).
@@ -163,7 +177,7 @@ class NvmlDriver:
         Raises:
             NotSupported: there is no counter, or its value is no count (see `MAX_ENERGY_MJ`).
         """
-        energy_mj = self._call("nvmlDeviceGetTotalEnergyConsumption", device.handle)
+        energy_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption", device)
         if not 0 <= energy_mj <= MAX_ENERGY_MJ:
             raise NotSupported(f"NVML answered {energy_mj} mJ, which is no count")
         return joules_from_millijoules(energy_mj)
@@ -193,7 +207,7 @@ class NvmlDriver:
             if instrument.field is None:
                 try:
                     answer: float | DriverError = _plausible(
-                        self._call("nvmlDeviceGetPowerUsage", device.handle),
+                        self._ask("nvmlDeviceGetPowerUsage", device),
                         _highest_w(device, instrument),
                     )
                 except DriverError as error:
@@ -209,11 +223,11 @@ class NvmlDriver:
 
     def utilisation(self, device: NvmlDevice) -> float:
         """Share of the last sample period in which a kernel ran, 0 to 1."""
-        return float(self._call("nvmlDeviceGetUtilizationRates", device.handle).gpu) / 100.0
+        return float(self._ask("nvmlDeviceGetUtilizationRates", device).gpu) / 100.0
 
     def processes(self, device: NvmlDevice) -> list[tuple[int, int | None]]:
         """Id of each process that computes on a GPU, and its memory there, bytes, or None."""
-        found = self._call("nvmlDeviceGetComputeRunningProcesses", device.handle)
+        found = self._ask("nvmlDeviceGetComputeRunningProcesses", device)
         return [(int(one.pid), one.usedGpuMemory) for one in found]
 
     def power_limits(self, device: NvmlDevice) -> PowerLimits:
@@ -244,13 +258,13 @@ class NvmlDriver:
     def _told(self, call: str, device: NvmlDevice, *which: int) -> float | None:
         """A figure that not every board tells."""
         try:
-            return float(self._call(call, device.handle, *which))
+            return float(self._ask(call, device, *which))
         except (NotSupported, FunctionNotFound, NoPermission):
             return None
 
     def _limit(self, call: str, device: NvmlDevice, n: int) -> list[float | None]:
         try:
-            value = self._call(call, device.handle)
+            value = self._ask(call, device)
         except (NotSupported, FunctionNotFound, NoPermission):
             return [None] * n
         values = list(value) if n > 1 else [value]
@@ -261,8 +275,8 @@ class NvmlDriver:
     ) -> dict[Instrument, float | DriverError]:
         """One call for all fields; the status of each field stands beside its value."""
         try:
-            values = self._call(
-                "nvmlDeviceGetFieldValues", device.handle, [(i.field, i.scope) for i in wanted]
+            values = self._ask(
+                "nvmlDeviceGetFieldValues", device, [(i.field, i.scope) for i in wanted]
             )
         except DriverError as error:
             return dict.fromkeys(wanted, error)
@@ -279,47 +293,75 @@ class NvmlDriver:
                 answers[instrument] = error
         return answers
 
-    def _describe(self, handle: Any, index: int) -> NvmlDevice:
-        uuid = str(self._call("nvmlDeviceGetUUID", handle))
-        name = str(self._call("nvmlDeviceGetName", handle))
-        device = NvmlDevice(index, uuid, name, self._mig_uuids(handle), handle)
+    def _identified(self, index: int) -> NvmlDevice:
+        """The GPU at an index with its UUID alone, or with the reason why it does not answer."""
         try:
-            _, high_w = self._limit("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)
-        except DeviceLost:
-            raise
-        except DriverError:
-            # Only a bound for readings: without it the general one has to do.
-            high_w = None
-        return replace(device, max_limit_w=high_w or None)
+            handle = self._call("nvmlDeviceGetHandleByIndex", index)
+            uuid = str(self._call("nvmlDeviceGetUUID", handle))
+        except DriverError as error:
+            fault = type(error)(str(error))  # without the frames that the error holds
+            return NvmlDevice(index, str(index), "", (), None, fault=fault)
+        return NvmlDevice(index, uuid, "", (), handle)
 
-    def _mig_uuids(self, handle: Any) -> tuple[str, ...]:
+    def _described(self, device: NvmlDevice) -> NvmlDevice:
+        """A GPU with all that is known of it, as far as it tells."""
+        if not device.answers:
+            return device
+        name = ""
+        with contextlib.suppress(DriverError):
+            name = str(self._ask("nvmlDeviceGetName", device))
+        high_w = None  # only a bound for readings: without it the general one has to do
+        with contextlib.suppress(DriverError):
+            _, high_w = self._limit("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)
+        mig_uuids = self._mig_uuids(device)
+        return replace(device, name=name, mig_uuids=mig_uuids, max_limit_w=high_w or None)
+
+    def _mig_uuids(self, device: NvmlDevice) -> tuple[str, ...]:
         try:
-            if not self._call("nvmlDeviceGetMigMode", handle)[0]:
+            if not self._ask("nvmlDeviceGetMigMode", device)[0]:
                 return ()
-            n_slots = self._call("nvmlDeviceGetMaxMigDeviceCount", handle)
-        except (NotSupported, FunctionNotFound):
+            n_slots = self._ask("nvmlDeviceGetMaxMigDeviceCount", device)
+        except DriverError:
             return ()
         uuids = []
         for slot in range(n_slots):
             # Free slots answer NOT_FOUND: the maximum is not the number in use.
             with contextlib.suppress(DriverError):
-                instance = self._call("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
+                instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", device, slot)
                 uuids.append(str(self._call("nvmlDeviceGetUUID", instance)))
         return tuple(uuids)
 
-    def _resolve(self, name: str, everything: Sequence[NvmlDevice]) -> NvmlDevice:
-        if name.isdecimal():
-            matches = [d for d in everything if d.index == int(name)]
-        elif ":" in name:
-            matches = self._same_gpu("nvmlDeviceGetHandleByPciBusId", name, everything)
-        else:
-            matches = [d for d in everything if _is_called(d, name)]
-            if not matches and name.startswith("MIG-"):
-                matches = self._same_gpu("nvmlDeviceGetHandleByUUID", name, everything)
+    def _resolve(
+        self, name: str, everything: Sequence[NvmlDevice], chosen: Collection[int]
+    ) -> NvmlDevice:
+        """The GPU behind a name that is no index; `chosen` are those of earlier names."""
+        answering = [device for device in everything if device.answers]
+        matches = self._matches(name, answering)
         if name and len(matches) == 1:
             return matches[0]
+        silent = [device for device in everything if not device.answers]
+        if not matches and (":" in name or name.startswith(("GPU-", "MIG-"))):
+            free = [device for device in silent if device.index not in chosen]
+            # Several instances may be of one GPU.
+            for device in free or (silent if name.startswith("MIG-") else []):
+                return replace(device, uuid=name)
         what = "several GPUs fit" if name and matches else "no GPU is called"
-        raise DriverError(f"{what} {name!r}; there are {[d.uuid for d in everything]}")
+        there = f"there are {[d.uuid for d in answering]}"
+        there += "".join(f"; gpu{d.index} does not answer ({d.fault})" for d in silent)
+        raise DriverError(f"{what} {name!r}; {there}")
+
+    def _matches(self, name: str, answering: Sequence[NvmlDevice]) -> list[NvmlDevice]:
+        """GPUs that a name fits which is no index: an address, a UUID or the beginning of one."""
+        if name.isdecimal():
+            return []  # an index that there is not
+        if ":" in name:
+            return self._same_gpu("nvmlDeviceGetHandleByPciBusId", name, answering)
+        bare = _bare(name)
+        if name.startswith("MIG-"):
+            matches = self._same_gpu("nvmlDeviceGetHandleByUUID", name, answering)
+        else:
+            matches = [d for d in answering if _bare(d.uuid).startswith(bare)]
+        return matches or [d for d in answering if bare in map(_bare, self._mig_uuids(d))]
 
     def _same_gpu(self, call: str, name: str, everything: Sequence[NvmlDevice]) -> list[NvmlDevice]:
         """The physical GPU whose handle, or whose MIG instance's handle, `call` gives; or none."""
@@ -328,11 +370,18 @@ class NvmlDriver:
             if name.startswith("MIG-"):
                 handle = self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
             uuid = str(self._call("nvmlDeviceGetUUID", handle))
-        except DeviceLost:
-            raise
         except DriverError:
             return []
         return [d for d in everything if d.uuid == uuid]
+
+    def _check_answers(self, device: NvmlDevice) -> None:
+        if device.fault is not None:
+            # An error that is raised again and again collects frames.
+            raise type(device.fault)(str(device.fault))
+
+    def _ask(self, function: str, device: NvmlDevice, *args: Any) -> Any:
+        self._check_answers(device)
+        return self._call(function, device.handle, *args)
 
     def _call(self, function: str, *args: Any) -> Any:
         if self._nvml is None:
@@ -341,13 +390,9 @@ class NvmlDriver:
             return getattr(self._nvml, function)(*args)
 
 
-def _is_called(device: NvmlDevice, name: str) -> bool:
-    """Whether a name is the UUID of one of the device's MIG instances or begins its own UUID."""
-    bare = name.removeprefix("GPU-").removeprefix("MIG-").lower()
-    if any(uuid.removeprefix("MIG-").lower() == bare for uuid in device.mig_uuids):
-        return True
-    own = device.uuid.removeprefix("GPU-").lower()
-    return not name.startswith("MIG-") and own.startswith(bare)
+def _bare(uuid: str) -> str:
+    """A UUID or the beginning of one, without what says of what it is."""
+    return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
 
 
 def field_number(value: Any) -> float:

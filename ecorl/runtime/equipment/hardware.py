@@ -32,6 +32,8 @@ from ecorl.telemetry.sources.specs import (
 
 logger = logging.getLogger(__name__)
 
+_NAMELESS = "a GPU whose name NVML does not tell"
+
 
 @dataclass(frozen=True, slots=True)
 class GpuPath:
@@ -178,8 +180,8 @@ def _driver_profile(config: cfg.Config, title: str) -> DeviceProfile:
 
 def _no_profile(title: str) -> ConfigError:
     allowed = (
-        f'the path of a TOML profile with kind = "gpu": none is known for {title}, and '
-        "modelled costs or power need its figures"
+        f'the path of a TOML profile with kind = "gpu": none is known for {title or _NAMELESS}, '
+        "and modelled costs or power need its figures"
     )
     return ConfigError("devices.gpu", "auto", allowed)
 
@@ -205,7 +207,7 @@ def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProf
         why = "the trainer runs on a GPU"
         profile = named_profile("devices.gpu", devices.gpu, DeviceKind.GPU, why)
         return profile, f"profile {devices.gpu} as configured"
-    titles = {gpu.name for gpu in _used_gpus(training)}
+    titles = {gpu.name for gpu in _used_gpus(training) if gpu.name} or {""}
     if len(titles) > 1:
         raise ConfigError("devices.gpu", "auto", f"GPUs of one model; the run uses {titles}")
     title = titles.pop()
@@ -217,9 +219,10 @@ def _gpu_profile(config: cfg.Config, training: TrainingSide) -> tuple[DeviceProf
     logger.warning(
         "no profile is known for %s: its power is measured or missing, never modelled; "
         "devices.gpu may name a profile file",
-        title,
+        title or _NAMELESS,
     )
-    return nameless_profile(title), f"NVML names a {title}, for which no profile is known"
+    why = f"NVML names a {title}" if title else "NVML does not name the GPU"
+    return nameless_profile(title), f"{why}, for which no profile is known"
 
 
 def _needs_figures(config: cfg.Config) -> bool:
@@ -258,6 +261,8 @@ def _used_gpus(training: TrainingSide) -> tuple[NvmlDevice, ...]:
         found = driver.select(wanted)
         if not found:
             raise DriverError("NVML sees no GPU")
+        if not any(gpu.answers for gpu in found):
+            raise DriverError("; ".join(f"gpu{gpu.index}: {gpu.fault}" for gpu in found))
         return found
     except DriverError as error:
         raise ConfigError(
@@ -280,6 +285,7 @@ def _source(
         "gpu0" if on_gpu else "cpu0",
         DeviceKind.GPU if on_gpu else DeviceKind.CPU,
         gpus=training.gpu_uuids,
+        n_gpus=config.devices.n_gpus,
         model=_power_model(profile, training),
     )
     if isinstance(chosen, cfg.AutoSourceConfig):

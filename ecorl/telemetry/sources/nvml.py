@@ -8,7 +8,7 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ecorl.drivers.instruments import FIELD_POWER_INSTANT, INSTRUMENTS, Instrument, NvmlDevice
@@ -46,6 +46,7 @@ class _Gpu:
     device: NvmlDevice
     instrument: Instrument | None = None
     lost: bool = False
+    trouble: str = ""
     newest: PowerSample | None = None
     counter_read_s: float = -math.inf
     counter_calls_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMED_READINGS))
@@ -71,6 +72,11 @@ class NvmlSource:
     average instead of the present value) would change what the figure means. A GPU in MIG mode
     appears once, with the power of the whole GPU, other tenants' instances included.
 
+    A GPU that does not answer when the source is opened is read as missing where it was named, or
+    where fewer answer than are in use; else it is left out, because nothing is known to run on it.
+    `unread` says which and why. One that answers and tells no power is read as missing: what runs
+    may run on it.
+
     Readings of a GPU whose counter is not its own (`OwnCounter`) say so (``ForeignCounter``).
 
     Args:
@@ -78,6 +84,7 @@ class NvmlSource:
             without ``GPU-``, MIG UUID, PCI address); None takes ``CUDA_VISIBLE_DEVICES``, else
             all GPUs.
         interval_s: polling interval, s; below 0.05 s NVML is known to answer zeros.
+        n_gpus: how many GPUs are in use, where `devices` does not name them.
         counter_interval_s: time between two readings of an energy counter that is slow to read
             (`SLOW_COUNTER_S`), s. `read_edge` reads it as well. With 0, and where power is an
             average over a second, it is read with each power.
@@ -91,23 +98,27 @@ class NvmlSource:
         devices: Sequence[str] | None = None,
         interval_s: float = 0.1,
         counter_interval_s: float = 1.0,
+        n_gpus: int = 1,
     ) -> None:
         self.interval_s = interval_s
+        self._n_gpus = n_gpus
         self._counter_interval_s = counter_interval_s
         self._wanted = tuple(devices) if devices is not None else None
         self._driver = NvmlDriver()
         self._gpus: list[_Gpu] = []
+        self._left_out: list[NvmlDevice] = []
         self._clock: Callable[[], float] = time.monotonic
         self._retry_at_s = 0.0
         self._retry_step_s = FIRST_RETRY_S
         self._down = DriverError.__name__
+        self._told: tuple[tuple[str, str], ...] = ()
 
     def open(self) -> None:
         """Initialise NVML, find the GPUs, and settle on an instrument for each.
 
         Raises:
-            DriverError: NVML cannot be used, no GPU is selected or visible, or none has a name
-                that was asked for.
+            DriverError: NVML cannot be used, no GPU is selected or visible, none has a name that
+                was asked for, or none answers.
         """
         self._driver.open()
         try:
@@ -115,11 +126,17 @@ class NvmlSource:
             devices = self._driver.select(wanted)
             if not devices:
                 raise DriverError(self._none_found(wanted))
+            answering = [device for device in devices if device.answers]
+            if not answering:
+                raise DriverError("; ".join(f"gpu{d.index} {_silent(d)}" for d in devices))
         except DriverError:
             self._driver.close()
             raise
-        self._gpus = [_Gpu(device) for device in devices]
+        is_spare = self._wanted is None and len(answering) >= self._n_gpus
+        self._left_out = [d for d in devices if is_spare and not d.answers]
+        self._gpus = [_Gpu(device) for device in devices if device not in self._left_out]
         self.read()
+        self._told = tuple(self._at_the_start())
 
     def device_ids(self) -> tuple[str, ...]:
         """The selected GPUs."""
@@ -133,6 +150,10 @@ class NvmlSource:
             )
             for gpu in self._gpus
         )
+
+    def unread(self) -> tuple[tuple[str, str], ...]:
+        """GPUs that told no power when the source was opened, each with the reason in words."""
+        return self._told
 
     def read(self) -> tuple[PowerSample, ...]:
         """One sample a GPU; lost GPUs are looked for again, with a growing pause."""
@@ -158,6 +179,16 @@ class NvmlSource:
         """Release NVML; safe to call twice."""
         self._driver.close()
 
+    def _at_the_start(self) -> Iterator[tuple[str, str]]:
+        for device in self._left_out:
+            why = "devices.n_gpus counts no more GPUs than answer"
+            yield f"gpu{device.index}", f"{_silent(device)} and is left out: {why}"
+        for gpu in self._gpus:
+            if not gpu.device.answers:
+                yield gpu.device_id, f"{_silent(gpu.device)}: its energy is missing"
+            elif gpu.newest is not None and gpu.newest.power_w is None:
+                yield gpu.device_id, f"tells no power at the start ({gpu.trouble})"
+
     def _none_found(self, wanted: Sequence[str] | None) -> str:
         if wanted is None:
             return "NVML sees no GPU"
@@ -181,8 +212,10 @@ class NvmlSource:
             gpu.average_w = reading.average_w
         except DriverError as fault:
             error = type(fault).__name__ if self._driver.is_open else self._down
+            gpu.trouble = f"{error}: {fault}"
             # A driver that was reloaded answers with errors of no particular kind.
-            gpu.lost = isinstance(fault, DeviceLost | DriverNotLoaded) or type(fault) is DriverError
+            is_loss = isinstance(fault, DeviceLost | DriverNotLoaded) or type(fault) is DriverError
+            gpu.lost = is_loss or not gpu.device.answers
             if gpu.lost:
                 gpu.counter_read_s = -math.inf
         t_s = self._clock()
@@ -242,7 +275,10 @@ class NvmlSource:
         for gpu in self._gpus:
             if gpu.lost:
                 try:
-                    gpu.device = self._driver.reacquire(gpu.device)
+                    found = self._driver.reacquire(gpu.device)
+                    if any(o.device.uuid == found.uuid for o in self._gpus if o is not gpu):
+                        raise DriverError("NVML numbers GPUs otherwise now")
+                    gpu.device = found
                     self._driver.power(gpu.device, INSTRUMENTS)
                 except DriverError as error:
                     logger.debug("%s is still lost: %s", gpu.device_id, error)
@@ -258,6 +294,11 @@ def _judged(gpu: _Gpu, sample: PowerSample) -> PowerSample:
     if gpu.counter.is_foreign and sample.error is None:
         return replace(sample, error=FOREIGN_COUNTER)
     return sample
+
+
+def _silent(device: NvmlDevice) -> str:
+    named = f", taken for {device.uuid}" if device.uuid != str(device.index) else ""
+    return f"does not answer ({type(device.fault).__name__}: {device.fault}{named})"
 
 
 def _source(gpu: _Gpu) -> str:

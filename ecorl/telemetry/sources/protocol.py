@@ -38,6 +38,15 @@ class PowerSource(Protocol):
 
 
 @runtime_checkable
+class PartialSource(Protocol):
+    """A source that can be open while some of its devices give no readings."""
+
+    def unread(self) -> tuple[tuple[str, str], ...]:
+        """Devices that gave none when it was opened, each with the reason in words."""
+        ...
+
+
+@runtime_checkable
 class EdgeSource(Protocol):
     """A source that gains by a reading right where a stage begins or ends."""
 

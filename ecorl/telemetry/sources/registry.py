@@ -62,7 +62,9 @@ def build(config: SourceConfig, spec: SourceSpec) -> DescribedSource:
     device = spec.device
     match config:
         case NvmlSourceConfig():
-            return NvmlSource(device.gpus or None, config.interval_s, config.counter_interval_s)
+            return NvmlSource(
+                device.gpus or None, config.interval_s, config.counter_interval_s, device.n_gpus
+            )
         case RaplSourceConfig():
             return RaplSource(config.root, config.interval_s)
         case XrtSourceConfig():

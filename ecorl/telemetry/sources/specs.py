@@ -66,6 +66,7 @@ class MeteredDevice:
         kind: its kind, likewise.
         gpus: GPUs by any name that `NvmlDriver.find` knows; empty: ``CUDA_VISIBLE_DEVICES``, else
             all.
+        n_gpus: how many GPUs are in use, where `gpus` does not name them.
         cards: XRT's numbers of the cards; empty: all that open.
         model: figures to model its power from, or None when they are not known.
     """
@@ -73,6 +74,7 @@ class MeteredDevice:
     device_id: str = "gpu0"
     kind: DeviceKind = DeviceKind.GPU
     gpus: tuple[str, ...] = ()
+    n_gpus: int = 1
     cards: tuple[int, ...] = ()
     model: PowerModel | None = None
 

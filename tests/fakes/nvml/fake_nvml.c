@@ -16,11 +16,12 @@
  *   counter_mj N       the energy counter stands at N     (it counts)
  *   counter_factor X [GPU]  the energy counter says X times the truth, of one GPU or all (1)
  *   max_limit_mw P     highest power limit, mW            (700000)
- *   error CALL CODE [GPU]   CALL returns CODE, for one GPU or all
+ *   error CALL CODE [GPU]   CALL returns CODE, for one GPU or all; CALL with or without its _v2
  *   field ID SCOPE CODE     nvmlReturn of one field in one scope
  *   burn_us CALL A B C [GPU]  CALL keeps the processor busy for A us, in 9 of 100 calls B, in one C
  *   process PID BYTES       a process that computes on every GPU
  *   count_to FILE           every call of the four below adds a line with its name
+ *   trace FILE              every call about a GPU adds a line with its name and the GPU's number
  *   limiter ID SHARE        field ID counts this share of the time, ns, since time 0
  *   memory_mw P             power of the memory scope, mW (as the GPU's)
  *   sm_mhz_at_peak N        SM clock while power is at its peak, MHz (1980, as elsewhere)
@@ -92,7 +93,7 @@ typedef struct {
   error_rule_t errors[MAX_RULES];
   field_rule_t fields[MAX_RULES];
   burn_rule_t burns[MAX_RULES];
-  char count_to[256];
+  char count_to[256], trace[256];
   int n_limiters, n_processes;
   unsigned int sm_mhz_at_peak;
   double memory_mw;
@@ -111,7 +112,7 @@ static double now_s(void) {
 }
 
 static control_t load(void) {
-  control_t c = {2, 0, 0, 0, 0, 0, 700000, 0, {1, 1, 1, 1, 1, 1, 1, 1}, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}, {{{0}, 0, 0, 0, 0}}, {0}};
+  control_t c = {2, 0, 0, 0, 0, 0, 700000, 0, {1, 1, 1, 1, 1, 1, 1, 1}, 1e5, 6e5, 0.2, 0.25, 0.0, 5e4, {{{0}, 0, 0}}, {{0, 0, 0}}, {{{0}, 0, 0, 0, 0}}, {0}, {0}};
   const char *path = getenv("ECORL_FAKE_NVML_CONTROL");
   FILE *file = path ? fopen(path, "r") : NULL;
   char line[256], call[64];
@@ -140,6 +141,7 @@ static control_t load(void) {
       rule->gpu = a == 3 ? d : -1;
     }
     sscanf(line, "count_to %255s", c.count_to);
+    sscanf(line, "trace %255s", c.trace);
     unsigned long long bytes;
     if (sscanf(line, "process %d %llu", &a, &bytes) == 2 && c.n_processes < MAX_RULES) {
       c.pids[c.n_processes] = (unsigned int)a;
@@ -196,10 +198,17 @@ static void count(const control_t *c, const char *call) {
 
 /* What a call must return before it does anything: an injected error, or UNINITIALIZED. */
 static int gate(const control_t *c, const char *call, const device_t *device) {
+  FILE *file = device && c->trace[0] ? fopen(c->trace, "a") : NULL;
+  if (file) {
+    fprintf(file, "%s %d\n", call, device->gpu);
+    fclose(file);
+  }
   for (int i = 0; i < c->n_errors; i++) {
     const error_rule_t *rule = &c->errors[i];
     int here = rule->gpu < 0 || (device && device->gpu == rule->gpu);
-    if (here && strcmp(rule->call, call) == 0) return rule->code;
+    size_t n = strlen(rule->call);
+    if (here && strncmp(rule->call, call, n) == 0 && (!call[n] || strncmp(call + n, "_v", 2) == 0))
+      return rule->code;
   }
   return users > 0 ? OK : UNINITIALIZED;
 }
@@ -315,8 +324,9 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *address, device_t **device) {
   control_t c = load();
   if (sscanf(address, "%x:%x:%x", &domain, &bus, &slot) != 3) return INVALID_ARGUMENT;
   if (domain || slot || bus < 1 || (int)bus > c.devices) return NOT_FOUND;
-  *device = entry((int)bus - 1, -1);
-  return OK;
+  int status = gate(&c, __func__, entry((int)bus - 1, -1));
+  if (status == OK) *device = entry((int)bus - 1, -1);
+  return status;
 }
 
 int nvmlDeviceGetUUID(device_t *device, char *text, unsigned int n) {

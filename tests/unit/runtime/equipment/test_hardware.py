@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from ecorl.config import Config
+from ecorl.drivers.instruments import NvmlDevice
 from ecorl.errors import ConfigError, LibraryNotFound
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import DeviceKind, Stage, StageWork
 from ecorl.runtime.equipment import hardware
-from ecorl.runtime.equipment.hardware import gpu_path
+from ecorl.runtime.equipment.hardware import gpu_ids, gpu_path
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.training import FrozenModel, TrainingSide
 from ecorl.telemetry.sources.registry import build
 from ecorl.telemetry.sources.specs import MeteredDevice
+from tests.fakes.nvml.fake_nvml import fake_nvml, fake_nvml_library  # noqa: F401
 
 
 def config(gpu="auto", placement=None, **power):
@@ -72,7 +74,8 @@ def nvml(monkeypatch):
 
         def select(self, names):
             asked.append(names)
-            return [type("Device", (), {"name": name}) for name in say.name.split("|")]
+            names = say.name.split("|")
+            return [NvmlDevice(i, f"GPU-{i}", name, (), None) for i, name in enumerate(names)]
 
         def close(self):
             opened.remove(self)
@@ -315,6 +318,47 @@ def test_gpus_of_two_models_and_a_wrong_count_are_refused(nvml):
     both = Config.model_validate({"devices": {"n_gpus": 2}})
     with pytest.raises(ConfigError, match="GPUs of one model"):
         gpu_path(both, two)
+
+
+@pytest.mark.parametrize("code", [3, 4, 8, 15, 21, 999])
+@pytest.mark.parametrize("names", [("GPU-00000000-fake", "GPU-00000001-fake"), ()])
+def test_a_broken_gpu_leaves_the_profile_to_the_others(fake_nvml, code, names):  # noqa: F811
+    for call in ("HandleByIndex", "UUID", "Name"):
+        fake_nvml.set(f"error nvmlDeviceGet{call} {code} 1")
+        run = Config.model_validate({"devices": {"n_gpus": 2}})
+        path = gpu_path(run, TrainingSide("cuda", gpu_uuids=names))
+        assert path.profile.title == "Fake GPU 0"
+        assert (path.source.device.gpus, path.source.device.n_gpus) == (names, 2)
+        # Named after the place that the source gives it.
+        assert gpu_ids(names) == ("gpu0", "gpu1")[: len(names)]
+
+
+def test_a_gpu_without_a_name_is_measured_without_a_profile(fake_nvml, caplog):  # noqa: F811
+    fake_nvml.set("devices 1", "error nvmlDeviceGetName 999")
+    path = gpu_path(config(), TrainingSide("cuda"))
+    assert (path.profile.name, path.source.type) == ("nvidia_gpu", "auto")
+    assert "no profile is known for a GPU whose name NVML does not tell" in caplog.text
+    with pytest.raises(ConfigError, match="none is known for a GPU whose name NVML does not tell"):
+        gpu_path(config(placement=LOOKAHEAD), TrainingSide("cuda"))
+
+
+def test_where_no_gpu_answers_each_one_s_reason_is_told(fake_nvml):  # noqa: F811
+    fake_nvml.set("error nvmlDeviceGetHandleByIndex 15 0", "error nvmlDeviceGetUUID 4 1")
+    told = (
+        r"NVML cannot name the GPU \(gpu0: nvmlDeviceGetHandleByIndex: GPU is lost; "
+        r"gpu1: nvmlDeviceGetUUID: Insufficient Permissions\)"
+    )
+    with pytest.raises(ConfigError, match=told):
+        gpu_path(config(), TrainingSide("cuda"))
+
+
+def test_a_gpu_that_cuda_does_not_see_names_no_profile(
+    fake_nvml,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    fake_nvml.set("error nvmlDeviceGetHandleByIndex 999 0")
+    assert gpu_path(config(), TrainingSide("cuda")).profile.title == "Fake GPU 1"
 
 
 def test_a_power_source_of_another_device_is_refused():
