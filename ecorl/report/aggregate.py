@@ -157,13 +157,17 @@ def _missing(
     events = reader.events()
     missing = [known.gap] if known.gap else []
     missing += _absent(report, executions, metrics)
-    missing += [
-        f"{e.node}: {e.detail}" if report.nodes and e.node else e.detail
-        for e in events
-        if e.kind is EventKind.LEDGER_ROWS_DROPPED
-    ]
+    told = {
+        kind: [
+            f"{e.node}: {e.detail}" if report.nodes and e.node else e.detail
+            for e in events
+            if e.kind is kind
+        ]
+        for kind in (EventKind.LEDGER_ROWS_DROPPED, EventKind.POWER_UNREAD)
+    }
+    missing += told[EventKind.LEDGER_ROWS_DROPPED]
     # Each attempt notes it again.
-    missing += dict.fromkeys(e.detail for e in events if e.kind is EventKind.POWER_UNREAD)
+    missing += dict.fromkeys(told[EventKind.POWER_UNREAD])
     missing += device_parts.work_left_out(reader.devices())
     missing += report.spending.gaps
     missing += [t.counter_doubt for t in report.telemetry if t.counter_doubt]

@@ -18,6 +18,7 @@ from ecorl.devices import DeviceProfile
 from ecorl.ledger import DeviceRecord, Ledger
 from ecorl.records import (
     DeviceKind,
+    EventKind,
     PowerSample,
     Provenance,
     Role,
@@ -252,7 +253,7 @@ class NodeMonitor:
         profiles: Mapping[DeviceKind, DeviceProfile],
         by_id: Mapping[str, DeviceProfile] | None = None,
     ) -> None:
-        """Record the devices whose power is read.
+        """Record the devices whose power is read, and what could not be read of them.
 
         Args:
             profiles: by kind of device.
@@ -271,6 +272,8 @@ class NodeMonitor:
                     kind=profile.kind,
                 )
             )
+        for line in self.sampler.unread:
+            self._ledger.event(EventKind.POWER_UNREAD, line)
 
     # ------------------------------------------------------------ Monitor
 

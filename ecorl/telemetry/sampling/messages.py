@@ -33,6 +33,7 @@ class SourceReport:
         refusals: type and reason of each source that was tried and did not open.
         error: name of the error when none opened, else None.
         user_error: message of a mistake of the user (an unreadable replay file), else None.
+        unread: devices that gave no readings when it opened, each with the reason in words.
     """
 
     asked: str
@@ -42,6 +43,7 @@ class SourceReport:
     refusals: tuple[tuple[str, str], ...] = ()
     error: str | None = None
     user_error: str | None = None
+    unread: tuple[tuple[str, str], ...] = ()
 
 
 def encode_specs(specs: Sequence[SourceSpec]) -> str:
@@ -75,6 +77,7 @@ def encode_ready(reports: Sequence[SourceReport]) -> str:
                         "refusals": [list(pair) for pair in r.refusals],
                         "error": r.error,
                         "user_error": r.user_error,
+                        "unread": [list(pair) for pair in r.unread],
                     }
                     for r in reports
                 ]
@@ -115,7 +118,8 @@ def _report(item: dict[str, object]) -> SourceReport:
     data: dict[str, object] = dict(item)
     devices = data.pop("devices")
     refusals = data.pop("refusals")
-    if not isinstance(devices, list) or not isinstance(refusals, list):
+    unread = data.pop("unread")
+    if not (isinstance(devices, list) and isinstance(refusals, list) and isinstance(unread, list)):
         raise ValueError("not a report of the sampler")
     return SourceReport(
         asked=str(data["asked"]),
@@ -127,4 +131,5 @@ def _report(item: dict[str, object]) -> SourceReport:
         refusals=tuple((str(kind), str(why)) for kind, why in refusals),
         error=None if data["error"] is None else str(data["error"]),
         user_error=None if data["user_error"] is None else str(data["user_error"]),
+        unread=tuple((str(device_id), str(why)) for device_id, why in unread),
     )

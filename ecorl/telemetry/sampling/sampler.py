@@ -78,6 +78,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._smoothers: dict[str, Smoother] = {}
         self._faults: dict[str, str] = {}
+        self._logged: set[str] = {"sampler"}
         self._reports: tuple[SourceReport, ...] = ()
         self._devices: tuple[DeviceInfo, ...] = ()
         self._reasons: dict[str, str] = {}
@@ -145,6 +146,14 @@ class Sampler:
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices that are sampled."""
         return self._devices
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What could not be read from the start, and why, one sentence each."""
+        found = [pair for report in self._reports for pair in report.unread]
+        refusals = [pair for report in self._reports for pair in report.refusals]
+        found += [(kind, f"cannot be read ({why})") for kind, why in refusals]
+        return tuple(dict.fromkeys(f"{what} {why}" for what, why in found))
 
     @property
     def faults(self) -> dict[str, str]:
@@ -252,6 +261,8 @@ class Sampler:
                     self._fills.setdefault(device.device_id, CounterFill(wait_s))
                 with self._lock:
                     self._smoothers.setdefault(device.device_id, self._smoother(device))
+            if first:
+                self._logged |= {report.asked, *(device_id for device_id, _ in report.unread)}
             if first and report.error is not None:
                 self._note(report.asked, report.error, now_s)
             if first and report.error is None:
@@ -261,6 +272,8 @@ class Sampler:
             self._reports = reports
             # Asked for several times a stage.
             self._devices = tuple(device for report in reports for device in report.devices)
+            for line in self.unread:
+                logger.warning("%s", line)
         self._ready.set()
 
     def _smoother(self, device: DeviceInfo) -> Smoother:
@@ -270,6 +283,8 @@ class Sampler:
         complete: list[PowerSample] = []
         for sample in samples:
             device_id = sample.device_id
+            if device_id not in self._limits_s:
+                continue  # a restart found more of them
             if sample.t_s <= self._newest_s.get(device_id, -math.inf):
                 continue
             self._newest_s[device_id] = sample.t_s
@@ -309,6 +324,9 @@ class Sampler:
                 del self._faults[device_id]
             else:
                 self._faults[device_id] = error
+        if error not in (None, SAMPLER_LOST) and device_id not in self._logged:
+            self._logged.add(device_id)
+            logger.warning("%s: power readings are missing from here on (%s)", device_id, error)
         if self._on_fault is not None:
             try:
                 self._on_fault(device_id, error, t_s)

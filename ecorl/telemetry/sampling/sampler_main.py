@@ -29,7 +29,7 @@ from ecorl.telemetry.sampling.messages import (
     encode_ready,
     encode_samples,
 )
-from ecorl.telemetry.sources.protocol import EdgeSource
+from ecorl.telemetry.sources.protocol import EdgeSource, PartialSource
 from ecorl.telemetry.sources.registry import DescribedSource, open_source
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
@@ -85,13 +85,21 @@ def open_all(specs: tuple[SourceSpec, ...]) -> tuple[list[DescribedSource], list
             )
             continue
         devices: tuple[DeviceInfo, ...] = ()
+        unread: tuple[tuple[str, str], ...] = ()
         interval_s = 1.0
         if opened.source is not None:
             sources.append(opened.source)
             devices, interval_s = opened.source.describe(), opened.source.interval_s
+            unread = opened.source.unread() if isinstance(opened.source, PartialSource) else ()
         reports.append(
             SourceReport(
-                spec.type, opened.chosen, devices, interval_s, opened.refusals, opened.error
+                spec.type,
+                opened.chosen,
+                devices,
+                interval_s,
+                opened.refusals,
+                opened.error,
+                unread=unread,
             )
         )
     return sources, reports

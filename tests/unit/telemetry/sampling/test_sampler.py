@@ -394,6 +394,48 @@ def test_a_gpu_lost_in_the_run_is_missing_and_comes_back(nvml_environment, start
     ]
 
 
+def test_a_broken_gpu_is_told_of_once_and_one_that_fails_later_too(nvml_environment, start, caplog):
+    nvml_environment.set("devices 3", "error nvmlDeviceGetHandleByIndex 8 2")
+    sampler = start(replace(NVML, device=MeteredDevice(n_gpus=2)), stale_after_s=30.0)
+    assert [d.device_id for d in sampler.devices] == ["gpu0", "gpu1"]
+    (told,) = sampler.unread
+    assert told.startswith("gpu2 does not answer (DriverError: nvmlDeviceGetHandleByIndex: ")
+    lost = [f"error nvmlDeviceGet{call} 15 0" for call in ("FieldValues", "PowerUsage")]
+    for _ in range(2):
+        nvml_environment.set("devices 3", *lost)
+        until(lambda: sampler.faults == {"gpu0": "DeviceLost"})
+        nvml_environment.set("devices 3")
+        until(lambda: sampler.faults == {})
+    assert caplog.messages == [
+        told,
+        "gpu0: power readings are missing from here on (DeviceLost)",
+    ]
+
+
+def test_a_source_that_does_not_open_says_why(nvml_environment, start, caplog):
+    nvml_environment.set("devices 1", "error nvmlDeviceGetHandleByIndex 4")
+    sampler = start(NVML)
+    assert sampler.faults == {"nvml": "DriverError"}
+    told = (
+        "nvml cannot be read (DriverError: gpu0 does not answer "
+        "(NoPermission: nvmlDeviceGetHandleByIndex: Insufficient Permissions))"
+    )
+    assert sampler.unread == (told,)
+    assert caplog.messages == [told]
+
+
+def test_a_restart_that_finds_more_gpus_reads_those_of_the_first_start(nvml_environment, start):
+    nvml_environment.set("error nvmlDeviceGetHandleByIndex 999 1")
+    kept = []
+    sampler = start(NVML, sink=kept.extend, stale_after_s=30.0)
+    nvml_environment.set()
+    os.kill(sampler.pid, signal.SIGKILL)
+    until(lambda: sampler.faults == {"gpu0": "SamplerLost"})
+    until(lambda: sampler.faults == {})
+    final(sampler, "gpu0", time.monotonic() + 0.2)
+    assert {one.device_id for one in kept} == {"gpu0"}
+
+
 def test_a_killed_process_is_missing_and_is_started_again(bare_environment, start):
     faults = []
     sampler = start(
