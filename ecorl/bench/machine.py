@@ -23,7 +23,7 @@ class Machine:
     Attributes:
         slug: folder name for results, e.g. ``amd-epyc-2core``.
         cpu: the CPU's name as the kernel prints it.
-        gpu: name of the first GPU, or None.
+        gpu: name of the first GPU that tells one, or None.
     """
 
     slug: str
@@ -89,7 +89,7 @@ def _first_gpu() -> str | None:
     driver = NvmlDriver()
     try:
         driver.open()
-        return next((device.name for device in driver.devices()), None)
+        return next((device.name for device in driver.devices() if device.name), None)
     except DriverError:
         return None
     finally:

@@ -94,7 +94,7 @@ def _gpus() -> tuple[tuple[GpuFindings, ...], str | None]:
     driver = nvml.NvmlDriver()
     try:
         driver.open()
-        found = tuple(_gpu(driver, device) for device in driver.devices())
+        found = tuple(_gpu(driver, device) for device in driver.select(None))
     except DriverError as error:
         return (), f"{type(error).__name__}: {error}"
     finally:

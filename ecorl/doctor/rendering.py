@@ -58,7 +58,7 @@ def _judged(findings: Findings) -> list[Capability]:
 
 
 def _gpu_line(gpu: GpuFindings) -> str:
-    parts = [gpu.name, gpu.instrument or "no power reading"]
+    parts = [gpu.name or "no name", gpu.instrument or "no power reading"]
     parts.append("energy counter" if gpu.has_counter else "no energy counter")
     if gpu.limit_w is not None:
         parts.append(f"limit {gpu.limit_w:.0f} W")

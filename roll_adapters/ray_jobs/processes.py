@@ -26,7 +26,7 @@ class ActorFacts:
         node: Ray's id of its machine.
         pid: its number there.
         gpus: its GPUs, by index or UUID as NVML knows them; empty without any.
-        titles: NVML's names of them.
+        titles: NVML's names of them, as far as it tells them.
     """
 
     node: str
@@ -46,11 +46,11 @@ def tell(actor: object) -> ActorFacts:
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in given.split(",") if name.strip()]
     found = _known_to_nvml(names) if names else {}
-    return ActorFacts(node, pid, tuple(found), tuple(found.values()))
+    return ActorFacts(node, pid, tuple(found), tuple(filter(None, found.values())))
 
 
 def _known_to_nvml(names: Sequence[str]) -> dict[str, str]:
-    """NVML's titles of some GPUs; none on a machine without NVML."""
+    """NVML's titles of some GPUs, empty where one tells none; no GPU on a machine without NVML."""
     driver = NvmlDriver()
     try:
         driver.open()

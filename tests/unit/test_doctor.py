@@ -118,6 +118,20 @@ def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
     assert "DeviceLost" in ability.why
 
 
+def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml):  # noqa: F811
+    fake_nvml.set("error nvmlDeviceGetHandleByIndex 999 0", "error nvmlDeviceGetName 4 1")
+    findings = doctor.examine()
+    broken, healthy = findings.gpus
+    assert broken.problem == "DriverError: nvmlDeviceGetHandleByIndex: Unknown Error"
+    assert (healthy.instrument, healthy.problem) == ("nvml:field186:gpu", None)
+    ability = by_name(findings)["measure GPU energy"]
+    assert ability.possible
+    assert ability.why == "1 of 2 GPUs answer, 1 with an energy counter"
+    assert f"gpu0: no name, no power reading, no energy counter, {broken.problem}" in shown(
+        findings
+    )
+
+
 def test_plain_lines_without_a_terminal(bare):
     text = shown(doctor.examine(), width=40)
     assert "\x1b" not in text

@@ -116,9 +116,11 @@ class GpuPass:
         driver = NvmlDriver()
         try:
             driver.open()
-            visible = driver.select(visible_devices(os.environ))
+            seen = driver.select(visible_devices(os.environ))
+            visible = [device for device in seen if device.answers]
             if not visible:
-                raise Unfit("CUDA_VISIBLE_DEVICES leaves no GPU: nothing to measure")
+                why = "; ".join(f"gpu{d.index} does not answer ({d.fault})" for d in seen)
+                raise Unfit(f"{why or 'CUDA_VISIBLE_DEVICES leaves no GPU'}: nothing to measure")
             self._gpu, self._driver = visible[0], driver.version()
             named = visible_devices(os.environ) or (self._gpu.uuid,)
             self._visible = named[0] if named[0].startswith("MIG-") else self._gpu.uuid

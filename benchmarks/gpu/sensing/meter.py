@@ -69,7 +69,7 @@ class Window:
 
 
 def first_gpu(driver: NvmlDriver) -> NvmlDevice:
-    """Open NVML and return the first GPU that CUDA may use.
+    """Open NVML and return the first GPU that CUDA may use and that answers.
 
     Args:
         driver: not yet open.
@@ -79,7 +79,7 @@ def first_gpu(driver: NvmlDriver) -> NvmlDevice:
     """
     try:
         driver.open()
-        devices = driver.select(visible_devices(os.environ))
+        devices = [d for d in driver.select(visible_devices(os.environ)) if d.answers]
     except DriverError as error:
         raise MissingToolError(f"{NO_GPU} ({type(error).__name__})") from error
     if not devices:

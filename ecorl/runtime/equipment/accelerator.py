@@ -139,7 +139,10 @@ def _metered(
     driver = NvmlDriver()
     try:
         driver.open()
-        ids = _ids(driver, (uuid,))
+        gpu = driver.find(uuid)
+        if gpu.fault is not None:
+            raise gpu.fault
+        ids = (f"gpu{gpu.index}",)
         own = training.gpu_uuids or (visible_devices(os.environ) if training.on_gpu else ())
         # Without names the trainer's source reads all GPUs, this one among them.
         read = _ids(driver, own) if own is not None else ids

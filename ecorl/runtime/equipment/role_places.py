@@ -280,7 +280,8 @@ class NamedGpus:
         """
         found = {gpu.index: gpu for gpu in (self.by_name[name] for name in names)}
         gpus = [found[index] for index in sorted(found)]
-        return gpus[0].name, tuple(_id(gpu) for gpu in gpus)
+        title = next((gpu.name for gpu in gpus if gpu.name), "")
+        return title, tuple(_id(gpu) for gpu in gpus)
 
     def source(self, config: cfg.Config, ids: Collection[str]) -> SourceSpec | None:
         """Where the power of some of the GPUs is read; None for none.

@@ -28,6 +28,7 @@ from roll_adapters.openrlhf.driver import SETUP_HOOK, Driver
 from roll_adapters.ray_jobs.models import local_folder
 from roll_adapters.ray_jobs.processes import ActorFacts, tell
 from roll_adapters.ray_jobs.run import on_ray
+from tests.fakes.nvml.fake_nvml import fake_nvml, fake_nvml_library  # noqa: F401
 from tests.fakes.openrlhf import FakeRuntime, flags
 
 CONCURRENT = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
@@ -407,6 +408,15 @@ def test_processes_that_do_not_answer_leave_their_devices_unknown(monkeypatch):
 def test_a_process_without_gpus_tells_so(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert tell(None) == ActorFacts("id-a", os.getpid(), (), ())
+
+
+def test_a_process_with_a_broken_gpu_tells_all_of_its_gpus(monkeypatch, fake_nvml):  # noqa: F811
+    """Else its stages would be charged the healthy ones alone."""
+    names = ("0", "GPU-00000001-fake")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
+    for call in ("HandleByIndex", "UUID", "Name"):
+        fake_nvml.set(f"error nvmlDeviceGet{call} 999 1")
+        assert tell(None) == ActorFacts("id-a", os.getpid(), names, ("Fake GPU 0",))
 
 
 def test_the_head_of_the_record_tells_the_flags():

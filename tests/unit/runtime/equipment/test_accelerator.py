@@ -124,6 +124,21 @@ def test_a_run_that_offloads_nothing_needs_no_device(cuda):
     assert gpu_path(config("l4", CUDA), TrainingSide("cpu")).accelerator is None
 
 
+def test_a_broken_gpu_is_a_gap_where_it_is_the_accelerator_alone(gpus, fake_nvml):  # noqa: F811
+    """torch numbers the three the other way round: cuda:1 is NVML's gpu1."""
+    side = TrainingSide("cuda", gpu_uuids=(gpus[0],), frozen=FROZEN)
+    fake_nvml.set("devices 3", "error nvmlDeviceGetHandleByIndex 999 2")
+    place = accelerator_place(config("l4", CUDA), side)
+    assert (place.device_ids, place.gap) == (("gpu1",), "")
+    fake_nvml.set("devices 3", "error nvmlDeviceGetHandleByIndex 999 1")
+    place = accelerator_place(config("l4", CUDA), side)
+    assert place.device_ids == ()
+    assert place.gap == (
+        "offloaded stages ran on cuda:1, which NVML cannot read "
+        "(nvmlDeviceGetHandleByIndex: Unknown Error)"
+    )
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_gpu_beside_the_trainer_s_is_read_by_nvml_by_its_uuid(gpus, device):
     side = TrainingSide(device, gpu_uuids=(gpus[0],) if device == "cuda" else (), frozen=FROZEN)

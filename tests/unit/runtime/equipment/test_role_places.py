@@ -121,6 +121,27 @@ def test_a_recording_counts_gpus_by_number():
         role_places(config("replay", devices=["GPU-7"]), trainer("GPU-1"))
 
 
+@pytest.mark.parametrize("code", [4, 8, 15, 999])
+@pytest.mark.parametrize("names", [["1"], ["GPU-00000001-fake"], ["2", "1"]])
+def test_a_role_s_broken_gpu_keeps_its_place(gpus, fake_nvml, names, code):  # noqa: F811
+    """Its energy is missing; it is not charged that of the others."""
+    fake_nvml.set("devices 3", f"error nvmlDeviceGetHandleByIndex {code} 1")
+    found = role_places(config(devices=names), trainer(gpus[0]))
+    ids = ("gpu1", "gpu2")[: len(names)]
+    assert (served(found).device_ids, served(found).n_gpus) == (ids, len(names))
+    assert found.others == set(ids)
+    named = ("1",) if "1" in names else tuple(names)
+    assert found.source.device.gpus == (*named, *gpus[2:])[: len(names)]
+    assert served(found).profile.title == ("Fake GPU 2" if "2" in names else "GPU")
+
+
+def test_a_broken_gpu_of_nobody_disturbs_no_role(gpus, fake_nvml):  # noqa: F811
+    fake_nvml.set("devices 3", "error nvmlDeviceGetHandleByIndex 999 1")
+    found = role_places(config(devices=[gpus[2]]), trainer(gpus[0]))
+    assert served(found).device_ids == ("gpu2",)
+    assert found.source.device.gpus == (gpus[2],)
+
+
 @pytest.mark.parametrize("name", ["7", "GPU-nobody"])
 def test_a_gpu_that_is_not_there_is_refused(gpus, name):
     with pytest.raises(ConfigError, match=rf"places\.generation\.devices = '{name}'"):
