@@ -58,6 +58,12 @@ class _Gpu:
         return f"gpu{self.device.index}"
 
     @property
+    def is_dead(self) -> bool:
+        """Whether NVML cannot ask it at all, so that nothing can run on it."""
+        is_lost = self.newest is not None and self.newest.error == DeviceLost.__name__
+        return is_lost or not self.device.answers
+
+    @property
     def has_slow_counter(self) -> bool:
         """Whether the newest readings of its energy counter took long."""
         calls_s = self.counter_calls_s
@@ -72,10 +78,9 @@ class NvmlSource:
     average instead of the present value) would change what the figure means. A GPU in MIG mode
     appears once, with the power of the whole GPU, other tenants' instances included.
 
-    A GPU that does not answer when the source is opened is read as missing where it was named, or
-    where fewer answer than are in use; else it is left out, because nothing is known to run on it.
-    `unread` says which and why. One that answers and tells no power is read as missing: what runs
-    may run on it.
+    A GPU that is lost or does not answer when the source is opened is read as missing where it was
+    named, or where fewer answer than are in use; else it is left out. `unread` says which and why.
+    One that answers and tells no power is read as missing: what runs may run on it.
 
     Readings of a GPU whose counter is not its own (`OwnCounter`) say so (``ForeignCounter``).
 
@@ -106,7 +111,7 @@ class NvmlSource:
         self._wanted = tuple(devices) if devices is not None else None
         self._driver = NvmlDriver()
         self._gpus: list[_Gpu] = []
-        self._left_out: list[NvmlDevice] = []
+        self._left_out: list[_Gpu] = []
         self._clock: Callable[[], float] = time.monotonic
         self._retry_at_s = 0.0
         self._retry_step_s = FIRST_RETRY_S
@@ -126,16 +131,18 @@ class NvmlSource:
             devices = self._driver.select(wanted)
             if not devices:
                 raise DriverError(self._none_found(wanted))
-            answering = [device for device in devices if device.answers]
-            if not answering:
-                raise DriverError("; ".join(f"gpu{d.index} {_silent(d)}" for d in devices))
+            if not any(device.answers for device in devices):
+                told = (f"gpu{d.index} does not answer ({_reason(d.fault)})" for d in devices)
+                raise DriverError("; ".join(told))
         except DriverError:
             self._driver.close()
             raise
-        is_spare = self._wanted is None and len(answering) >= self._n_gpus
-        self._left_out = [d for d in devices if is_spare and not d.answers]
-        self._gpus = [_Gpu(device) for device in devices if device not in self._left_out]
+        self._gpus = [_Gpu(device) for device in devices]
         self.read()
+        alive = [gpu for gpu in self._gpus if not gpu.is_dead]
+        dead = [gpu for gpu in self._gpus if gpu.is_dead]
+        if self._wanted is None and len(alive) >= self._n_gpus:
+            self._gpus, self._left_out = alive, dead
         self._told = tuple(self._at_the_start())
 
     def device_ids(self) -> tuple[str, ...]:
@@ -180,12 +187,17 @@ class NvmlSource:
         self._driver.close()
 
     def _at_the_start(self) -> Iterator[tuple[str, str]]:
-        for device in self._left_out:
+        for gpu in self._left_out:
             why = "devices.n_gpus counts no more GPUs than answer"
-            yield f"gpu{device.index}", f"{_silent(device)} and is left out: {why}"
+            yield gpu.device_id, f"does not answer ({gpu.trouble}) and is left out: {why}"
         for gpu in self._gpus:
-            if not gpu.device.answers:
-                yield gpu.device_id, f"{_silent(gpu.device)}: its energy is missing"
+            device = gpu.device
+            if not device.answers:
+                named = f", taken for {device.uuid}" if device.uuid != str(device.index) else ""
+                yield (
+                    gpu.device_id,
+                    f"does not answer ({gpu.trouble}{named}): its energy is missing",
+                )
             elif gpu.newest is not None and gpu.newest.power_w is None:
                 yield gpu.device_id, f"tells no power at the start ({gpu.trouble})"
 
@@ -212,7 +224,7 @@ class NvmlSource:
             gpu.average_w = reading.average_w
         except DriverError as fault:
             error = type(fault).__name__ if self._driver.is_open else self._down
-            gpu.trouble = f"{error}: {fault}"
+            gpu.trouble = _reason(fault)
             # A driver that was reloaded answers with errors of no particular kind.
             is_loss = isinstance(fault, DeviceLost | DriverNotLoaded) or type(fault) is DriverError
             gpu.lost = is_loss or not gpu.device.answers
@@ -296,9 +308,8 @@ def _judged(gpu: _Gpu, sample: PowerSample) -> PowerSample:
     return sample
 
 
-def _silent(device: NvmlDevice) -> str:
-    named = f", taken for {device.uuid}" if device.uuid != str(device.index) else ""
-    return f"does not answer ({type(device.fault).__name__}: {device.fault}{named})"
+def _reason(fault: DriverError | None) -> str:
+    return f"{type(fault).__name__}: {fault}"
 
 
 def _source(gpu: _Gpu) -> str:

@@ -115,12 +115,30 @@ def test_where_it_is_needed_its_figures_are_missing_until_it_answers(
     assert (back.error, back.power_w in (BASE_W, PEAK_W)) == (None, True)
 
 
-@each_code
-@pytest.mark.parametrize("named", [False, True])
-def test_a_gpu_without_power_keeps_its_place(fake_nvml, opened, named, code):
+LOST = (15, 16)
+
+
+@pytest.mark.parametrize("code", LOST)
+def test_a_gpu_that_is_lost_but_for_its_name_is_left_out_too(fake_nvml, opened, code):
+    broken(fake_nvml, POWER["power"], code)
+    source = opened(n_gpus=2)
+    assert list(read(source)) == ["gpu0", "gpu2"]
+    ((device_id, why),) = source.unread()
+    assert (device_id, why.partition(": ")[0]) == ("gpu1", "does not answer (DeviceLost")
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        *((code, {"devices": UUIDS}) for code in CODES),
+        *((code, {"n_gpus": 3}) for code in CODES),
+        *((code, {}) for code in CODES if code not in LOST),
+    ],
+)
+def test_a_gpu_without_power_keeps_its_place(fake_nvml, opened, code, how):
     """What runs may run on it: its figures are missing, never those of the others alone."""
     broken(fake_nvml, POWER["power"], code)
-    source = opened(UUIDS if named else None)
+    source = opened(**how)
     sample = read(source)["gpu1"]
     assert (sample.power_w, sample.error) == (None, ERROR_CLASSES[code].__name__)
     ((device_id, why),) = source.unread()
