@@ -3,8 +3,9 @@
     {"query": ["..."], "prompts": ["..."], "labels": ["..."]}    the request
     {"rewards": 0.5, "scores": 0.5, "extra_logs": {}}            its answer
 
-A query is a prompt with its completion, decoded with the special tokens. Prompts and labels are not
-needed for a reward; they may be missing or null, and other keys are ignored.
+A query is a prompt with its completion, decoded with the special tokens. A reward needs nothing
+else: prompts, labels (of any JSON type: a data set's answers may be objects) and further keys are
+ignored.
 """
 
 from __future__ import annotations
@@ -32,15 +33,11 @@ each takes about 100 bytes then. Assumed: enough for 256 texts with 1,000 values
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
-_Plains = Annotated[list[str | int | float | bool | None] | None, FailFast()]
-
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, hide_input_in_errors=True)
 
     query: list[str]
-    prompts: _Plains = None
-    labels: _Plains = None
 
 
 class TextParser:
@@ -73,12 +70,8 @@ class TextParser:
             refusal = self._explained(error)
         if refusal is not None:  # raised out here, it does not keep the input alive
             raise refusal
-        n = len(parsed.query)
-        for name, given in (("prompts", parsed.prompts), ("labels", parsed.labels)):
-            if given is not None and len(given) != n:
-                told = f"null or a list as long as query, which has {n}"
-                raise bad_request(name, f"({len(given)} values)", told)
         arrays = tuple(self._tokenised(f"query[{i}]", text) for i, text in enumerate(parsed.query))
+        n = len(arrays)
         return ScoreRows((None,) * n, arrays, (0,) * n)
 
     def _tokenised(self, where: str, text: str) -> Int64:
@@ -103,17 +96,14 @@ class TextParser:
             return bad_request("body", f"({one_line(str(first['ctx']['error']))})", "JSON in UTF-8")
         name = str(loc[0]) if loc else "body"
         allowed = {
-            "body": 'an object {"query": [...], "prompts": [...], "labels": [...]}',
+            "body": 'an object {"query": [...]}',
             "query": f"a list of 1 to {self._max_rows} texts",
-            "prompts": "null or a list as long as query",
-            "labels": "null or a list as long as query",
         }[name]
         value = "(not given)" if kind == "missing" else shown(first["input"])
         if kind == "too_long" and loc == ("query",):
             value = f"({first['ctx']['actual_length']} texts)"
         if len(loc) > 1 and isinstance(loc[1], int):
-            allowed = "text, not empty" if name == "query" else "text, a number or null"
-            name = f"{name}[{loc[1]}]"
+            name, allowed = f"{name}[{loc[1]}]", "text, not empty"
         return bad_request(name, value, allowed)
 
 

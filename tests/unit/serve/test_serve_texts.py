@@ -105,15 +105,20 @@ def test_what_other_frameworks_leave_out_or_add_is_no_mistake(client_of):
     for more in (
         {}, {"prompts": None, "labels": None}, {"labels": ["a label"], "prompts": [None]},
         {"labels": [3.5], "data_source": {"a": [1]}, "extra_info": None},
+        {"labels": [{"answer": 5}], "prompts": [["a", 1]]}, {"labels": {"answer": [5, None]}},
+        {"labels": "text", "prompts": 5}, {"labels": [], "prompts": ["a", "b"]},
+        {"labels": [float("nan"), 10**400, [[[]]], {}, True]},
     ):  # fmt: skip
-        answer = client.post(PATH, json={"query": ["7"]} | more)
+        # httpx itself refuses NaN, which Python's json writes and aiohttp sends.
+        body = json.dumps({"query": ["7"]} | more)
+        answer = client.post(PATH, content=body, headers={"content-type": "application/json"})
         assert (answer.status_code, answer.json()["rewards"]) == (200, expected)
 
 
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ([], 'body = []: allowed is an object {"query": [...], "prompts": [...], "labels": [...]}'),
+        ([], 'body = []: allowed is an object {"query": [...]}'),
         ({}, "query = (not given): allowed is a list of 1 to 256 texts"),
         ({"query": "1"}, "query = '1': allowed is a list of 1 to 256 texts"),
         ({"query": []}, "query = []: allowed is a list of 1 to 256 texts"),
@@ -125,19 +130,6 @@ def test_what_other_frameworks_leave_out_or_add_is_no_mistake(client_of):
         (
             {"query": ["1" * 9999]},
             "query[0] = (9999 characters): allowed is text of 1 to 64 tokens",
-        ),
-        (
-            {"query": ["1"], "labels": []},
-            "labels = (0 values): allowed is null or a list as long as query, which has 1",
-        ),
-        (
-            {"query": ["1"], "prompts": ["a", "b"]},
-            "prompts = (2 values): allowed is null or a list as long as query, which has 1",
-        ),
-        ({"query": ["1"], "prompts": 5}, "prompts = 5: allowed is null or a list as long as query"),
-        (
-            {"query": ["1"], "labels": [{"a": 1}]},
-            "labels[0] = {'a': 1}: allowed is text, a number or null",
         ),
         (
             {"query": ["beyond"]},
