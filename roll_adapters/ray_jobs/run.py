@@ -15,7 +15,7 @@ from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.handles import RunTotals
-from ecorl.runtime.ray.cluster import join
+from ecorl.runtime.ray.cluster import ClusterSilent, join
 from ecorl.runtime.runs.folder import in_new_folder, in_newest_folder
 from ecorl.runtime.runs.record import open_attached_run, remove_run
 
@@ -35,13 +35,7 @@ def on_ray(config: Config, framework: str) -> Config:
     if "runtime" in config.model_fields_set:
         raise ConfigError("runtime.type", config.runtime.type, f"ray: {framework} runs on Ray")
     assert isinstance(config.runtime, LocalRuntimeConfig)
-    address = os.environ.get("RAY_ADDRESS")
-    if not address or "://" in address:
-        # Ray itself finds the cluster.
-        runtime = RayRuntimeConfig()
-    else:
-        runtime = RayRuntimeConfig(address=address)
-    return config.model_copy(update={"runtime": runtime})
+    return config.model_copy(update={"runtime": RayRuntimeConfig()})
 
 
 def join_or_start(config: Config, n_workers: int, **options: Any) -> bool:
@@ -59,12 +53,15 @@ def join_or_start(config: Config, n_workers: int, **options: Any) -> bool:
         Whether one was started.
 
     Raises:
-        ConfigError: when there is no cluster at the config's address.
+        ConfigError: when there is no cluster at the config's address, or when one that is named
+            or was found does not answer.
     """
     runtime = config.runtime
     assert isinstance(runtime, RayRuntimeConfig)
     try:
-        join(runtime.address, n_workers, **options)
+        join(runtime.address, n_workers, runtime.patience_s, **options)
+    except ClusterSilent:
+        raise
     except ConfigError:
         if "address" in runtime.model_fields_set or os.environ.get("RAY_ADDRESS"):
             raise

@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ecorl.config import RayRuntimeConfig
+from ecorl.config.runtime import ADDRESSES, is_address
 from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.cluster.engine import engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE
@@ -23,10 +24,19 @@ from ecorl.ledger import node_name
 from ecorl.records import Role
 from ecorl.runtime.equipment.role_places import NamedGpus, named_gpus
 from ecorl.runtime.ray import ADDRESS
+from ecorl.runtime.ray.reach import one_line, refusal
 from ecorl.runtime.training import this_node
 
 RESTARTS = -1
 """Ray starts an actor anew however often it ends; who asks too often is told by its caller."""
+
+
+_TOLD = "RAY_ADDRESS"
+"""Environment variable from which Ray takes the address where the config says ``auto``."""
+
+
+class ClusterSilent(ConfigError):
+    """A cluster that was named, or that Ray has found, does not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +74,18 @@ def connect(config: RayRuntimeConfig, n_workers: int) -> bool:
     """
     if ray.is_initialized():
         return False
-    address = config.address
-    if address == "local":
-        address = os.environ.get(ADDRESS, address)
+    address, told = config.address, os.environ.get(_TOLD, "")
+    patience_s: float | None = config.patience_s
+    if address == "auto" and told.startswith("ray://"):
+        # What its machine draws would be taken for what a machine of the cluster does.
+        raise ConfigError(_TOLD, told, f"{ADDRESSES}: a Ray client is on no machine of the cluster")
+    if address == "local" and ADDRESS in os.environ:
+        # Who has started it for this run looks after it.
+        address, patience_s = os.environ[ADDRESS], None
     join(
         address,
         n_workers,
+        patience_s,
         namespace=config.namespace,
         log_to_driver=False,
         configure_logging=False,
@@ -78,29 +94,50 @@ def connect(config: RayRuntimeConfig, n_workers: int) -> bool:
     return True
 
 
-def join(address: str, n_workers: int, **options: Any) -> None:
+def join(address: str, n_workers: int, patience_s: float | None = None, **options: Any) -> None:
     """Join a cluster, or start one where the address is ``local``.
 
     Args:
         address: see `RayRuntimeConfig`.
         n_workers: accelerator workers of the run. A cluster that is started for it has a place
             for each of them; one that is there says itself what it has.
+        patience_s: longest wait for the answer of a cluster that is there, s; None asks it without
+            a limit.
         **options: of ``ray.init``.
 
     Raises:
+        ClusterSilent: when it does not answer in time.
         ConfigError: when there is no cluster.
     """
+    key = "runtime.address"
+    if address == "auto" and (told := os.environ.get(_TOLD)):
+        # Ray would take it too.
+        key, address = _TOLD, told
+        if not is_address(address) and not address.startswith("ray://"):
+            allowed = f"{ADDRESSES} of the cluster's head, or unset"
+            if "://" in address:
+                allowed += "; at http:// it takes jobs, it is joined at the port of ray start"
+            raise ConfigError(key, address, allowed)
     if address == "local" and n_workers:
         options["resources"] = {RESOURCE: n_workers}
     try:
+        if address != "local" and patience_s is not None:
+            reason = refusal(address, patience_s)
+            if reason is not None:
+                raise _no_cluster(ConfigError, key, address, reason)
         ray.init(address=address, **options)
-    except (OSError, ValueError, RayError) as error:
-        reason = (str(error).strip().splitlines() or ["no reason"])[0]
-        allowed = (
-            f"a Ray cluster that answers ({reason}); `ray start --head` makes one, and one that "
-            "asks for a token is joined under RAY_AUTH_MODE=token"
-        )
-        raise ConfigError("runtime.address", address, allowed) from error
+    except TimeoutError as error:
+        raise _no_cluster(ClusterSilent, key, address, str(error)) from error
+    except (OSError, ValueError, RuntimeError, RayError) as error:
+        raise _no_cluster(ConfigError, key, address, one_line(error)) from error
+
+
+def _no_cluster(kind: type[ConfigError], key: str, address: str, reason: str) -> ConfigError:
+    allowed = (
+        f"a Ray cluster that answers ({reason}); `ray start --head` makes one, and one that "
+        "asks for a token is joined under RAY_AUTH_MODE=token"
+    )
+    return kind(key, address, f"unset, or {allowed}" if key == _TOLD else allowed)
 
 
 def nodes() -> list[ClusterNode]:

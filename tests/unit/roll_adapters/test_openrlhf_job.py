@@ -13,11 +13,12 @@ pytest.importorskip("ray")
 
 import ray
 
-from ecorl.config import TrainerConfig, validate_config
+from ecorl.config import RayRuntimeConfig, TrainerConfig, validate_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.records import Stage
 from ecorl.runtime.checkpoints import write_state
+from ecorl.runtime.ray import cluster as ray_cluster
 from ecorl.runtime.ray.cluster import ClusterNode
 from ecorl.runtime.runs.found import GO_ON
 from roll_adapters.openrlhf import checkpoints, checks, description
@@ -109,11 +110,8 @@ def test_only_steps_that_openrlhf_saves_are_recorded(monkeypatch, every, disable
 
 
 def test_a_run_is_on_ray_unless_the_user_says_otherwise(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert on_ray(config(), "OpenRLHF").runtime.address == "auto"
-    for given, expected in (("10.0.0.1:6379", "10.0.0.1:6379"), ("ray://head:10001", "auto")):
-        monkeypatch.setenv("RAY_ADDRESS", given)
-        assert on_ray(config(), "OpenRLHF").runtime.address == expected
+    monkeypatch.setenv("RAY_ADDRESS", "head")  # what it names is looked at when it is joined
+    assert on_ray(config(), "OpenRLHF").runtime == RayRuntimeConfig()
     own = config(runtime={"type": "ray", "address": "local"})
     assert on_ray(own, "OpenRLHF") is own
     with pytest.raises(ConfigError, match=r"runtime\.type = 'local': allowed is ray"):
@@ -142,9 +140,32 @@ def test_a_cluster_that_is_named_and_does_not_answer_is_refused(monkeypatch, nam
     if named_by == "environment":
         monkeypatch.setenv("RAY_ADDRESS", own.pop("address"))
     asked = clusters_asked_for(monkeypatch)
-    with pytest.raises(ConfigError, match=r"runtime\.address = .*nobody there"):
+    key = "RAY_ADDRESS" if named_by == "environment" else r"runtime\.address"
+    with pytest.raises(ConfigError, match=f"^{key} = .*nobody there"):
         Driver(on_ray(config(runtime=own), "OpenRLHF")).connect()
     assert len(asked) == 1
+
+
+def test_a_cluster_that_was_found_and_does_not_answer_is_no_reason_to_start_one(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    asked = clusters_asked_for(monkeypatch)
+
+    def refusal(address, patience_s):
+        raise TimeoutError(f"{address} is silent")
+
+    monkeypatch.setattr(ray_cluster, "refusal", refusal)
+    with pytest.raises(ConfigError, match=r"runtime\.address = 'auto': .*auto is silent"):
+        Driver(on_ray(config(), "OpenRLHF")).connect()
+    assert asked == []
+
+
+def test_a_job_may_be_a_client_of_the_cluster(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    asked = []
+    monkeypatch.setattr(ray_cluster, "refusal", lambda *_: None)
+    monkeypatch.setattr(ray, "init", lambda address, **options: asked.append(address))
+    Driver(on_ray(config(), "OpenRLHF")).connect()
+    assert asked == ["ray://head:10001"]
 
 
 def clusters_asked_for(monkeypatch):
@@ -156,6 +177,7 @@ def clusters_asked_for(monkeypatch):
         if address != "local":
             raise ConnectionError("nobody there")
 
+    monkeypatch.setattr(ray_cluster, "refusal", lambda *_: None)
     monkeypatch.setattr(ray, "init", init)
     return asked
 

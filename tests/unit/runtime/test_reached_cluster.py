@@ -1,0 +1,140 @@
+"""Joining a Ray cluster: it ends within the config's limit and names who gave the address."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+import pytest
+import ray
+
+from ecorl.config import RayRuntimeConfig
+from ecorl.errors import ConfigError
+from ecorl.runtime.ray import ADDRESS, cluster, reach
+
+TOLD = "RAY_ADDRESS"
+
+
+@pytest.fixture
+def silent():
+    """A port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture
+def closed():
+    """A port at which nobody listens, and that nobody else is given."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What Ray is asked to join, which never answers in time; a new cluster starts."""
+    monkeypatch.delenv(TOLD, raising=False)
+    monkeypatch.delenv(ADDRESS, raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    asked = []
+
+    def refusal(address, patience_s):
+        asked.append((address, patience_s))
+        raise TimeoutError(f"no answer within {patience_s:g} s")
+
+    monkeypatch.setattr(cluster, "refusal", refusal)
+    monkeypatch.setattr(ray, "init", lambda address, **more: asked.append((address, more)))
+    return asked
+
+
+@pytest.mark.parametrize("kind", ["silent", "closed"])
+def test_an_address_without_a_cluster_is_given_up_within_the_limit(request, kind):
+    before = psutil.Process().children(recursive=True)
+    port = request.getfixturevalue(kind)
+    with pytest.raises(TimeoutError, match=r"no answer within 1 s, runtime\.patience_s") as found:
+        reach.refusal(f"127.0.0.1:{port}", 1.0)
+    assert len(str(found.value).splitlines()) == 1
+    assert psutil.Process().children(recursive=True) == before
+
+
+def test_what_ray_refuses_at_once_is_its_reason():
+    reason = reach.refusal("nothing://127.0.0.1:1", 300.0)
+    assert "nothing" in reason
+    assert len(reason.splitlines()) == 1
+
+
+def test_a_process_that_ends_is_told_by_its_last_words(monkeypatch):
+    monkeypatch.setattr(reach, "__name__", "no_such_module")
+    reason = reach.refusal("auto", 300.0)
+    assert reason.startswith("the process that tried it has ended: ")
+    assert reason.endswith("No module named no_such_module")
+
+
+def test_a_connection_says_what_it_meets(silent, closed, capsys):
+    for address, told in (
+        (f"127.0.0.1:{silent}", "what listens there does not answer as Ray's head does"),
+        (f"ray://127.0.0.1:{closed}", "Connection refused"),
+        ("auto", ""),
+    ):
+        reach.look(address)
+        assert capsys.readouterr().out.strip() == told
+
+
+def test_an_error_is_one_line_with_its_cause():
+    error = ConnectionError("Failed to connect")
+    error.__cause__ = RuntimeError("two\nlines")
+    assert reach.one_line(error) == "Failed to connect: two lines"
+    assert reach.one_line(RuntimeError()) == "RuntimeError"
+
+
+def test_who_named_a_cluster_that_does_not_answer_is_named(monkeypatch, asked):
+    config = RayRuntimeConfig(patience_s=5.0)
+    with pytest.raises(cluster.ClusterSilent, match=r"^runtime\.address = 'auto': .*within 5 s"):
+        cluster.connect(config, 1)
+    named = RayRuntimeConfig(address="head:6379", patience_s=5.0)
+    monkeypatch.setenv(TOLD, "other:1")
+    with pytest.raises(cluster.ClusterSilent, match=r"^runtime\.address = 'head:6379': "):
+        cluster.connect(named, 1)
+    with pytest.raises(cluster.ClusterSilent, match=r"^RAY_ADDRESS = 'other:1': allowed is unset"):
+        cluster.connect(config, 1)
+    assert asked == [("auto", 5.0), ("head:6379", 5.0), ("other:1", 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("http://head:8265", "or unset; at http:// it takes jobs"),
+        ("head", "or unset$"),
+        ("head:70000", "or unset$"),
+        ("ray://head:10001", "a Ray client is on no machine of the cluster"),
+    ],
+)
+def test_an_address_of_another_kind_in_the_environment_is_refused_at_once(
+    monkeypatch, asked, told, why
+):
+    monkeypatch.setenv(TOLD, told)
+    with pytest.raises(ConfigError, match=f"^RAY_ADDRESS = '{told}': allowed is .*{why}"):
+        cluster.connect(RayRuntimeConfig(), 0)
+    assert asked == []
+
+
+@pytest.mark.parametrize("by", ["config", "environment"])
+def test_a_cluster_that_is_started_is_not_waited_for(monkeypatch, asked, by):
+    monkeypatch.setenv(TOLD, "local" if by == "environment" else "other:1")
+    address = "auto" if by == "environment" else "local"
+    assert cluster.connect(RayRuntimeConfig(address=address), 2)
+    ((address, options),) = asked
+    assert (address, options["resources"]) == ("local", {"FPGA": 2})
+
+
+def test_the_cluster_that_was_started_for_this_run_is_not_tried_before(monkeypatch, asked):
+    monkeypatch.setenv(ADDRESS, "127.0.0.1:1")
+    assert cluster.connect(RayRuntimeConfig(address="local"), 0)
+    assert asked[0][0] == "127.0.0.1:1"
+
+
+def test_a_refusal_of_ray_is_a_line(monkeypatch, asked):
+    monkeypatch.setattr(cluster, "refusal", lambda *_: "Version mismatch: 3.11 and 3.12")
+    with pytest.raises(ConfigError, match=r"answers \(Version mismatch: 3\.11 and 3\.12\)"):
+        cluster.join("head:1", 0, 5.0)
+    assert asked == []
