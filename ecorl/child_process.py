@@ -23,6 +23,9 @@ from typing import IO
 SIMULATOR = "ecorl-simulator"
 """Name of a process that simulates a card, as the kernel shows it; 15 characters are the most."""
 
+REAP_S = 5.0
+"""How long the kernel may take to remove a killed process, s. Invented."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -106,7 +109,7 @@ def outlive_parent() -> None:
 
 
 def wait_or_kill(
-    process: subprocess.Popen[bytes], patience_s: float, reap_s: float | None = None
+    process: subprocess.Popen[bytes], patience_s: float, reap_s: float = REAP_S
 ) -> bool:
     """Wait for a process that has been asked to end, and kill it when it does not.
 
@@ -114,7 +117,7 @@ def wait_or_kill(
         process: the process.
         patience_s: how long it may take, s.
         reap_s: how long the kernel may take to remove it after SIGKILL, s; a process within a
-            driver's call can take for ever. None waits without a limit and leaves no zombie.
+            driver's call can take for ever.
 
     Returns:
         Whether it ended by itself.

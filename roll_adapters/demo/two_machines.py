@@ -89,10 +89,14 @@ def _wait_for(n_nodes: int, env: Mapping[str, str]) -> None:
     )
     limit_s = time.monotonic() + PATIENCE_S
     while True:
-        done = subprocess.run(
-            [sys.executable, "-c", probe], env=dict(env), capture_output=True, check=False
-        )
-        if done.returncode == 0:
+        with contextlib.suppress(subprocess.SubprocessError):  # Ray itself tries for ever
+            subprocess.run(
+                [sys.executable, "-c", probe],
+                env=dict(env),
+                capture_output=True,
+                timeout=PATIENCE_S,
+                check=True,
+            )
             return
         if time.monotonic() > limit_s:
             raise TimeoutError(

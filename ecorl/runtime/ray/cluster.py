@@ -137,6 +137,8 @@ def _no_cluster(kind: type[ConfigError], key: str, address: str, reason: str) ->
         f"a Ray cluster that answers ({reason}); `ray start --head` makes one, and one that "
         "asks for a token is joined under RAY_AUTH_MODE=token"
     )
+    if address == "auto":
+        allowed += "; `ray stop` forgets one that has crashed"
     return kind(key, address, f"unset, or {allowed}" if key == _TOLD else allowed)
 
 

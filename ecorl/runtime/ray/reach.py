@@ -25,8 +25,7 @@ START_S = 120.0
 seconds."""
 
 _END_S = 5.0
-"""How long the process may take to leave the cluster, and the kernel to remove it once it was
-killed, s. Invented."""
+"""How long the process may take to leave the cluster, s; then it is killed. Invented."""
 
 _LOOK_S = 1.0
 """Longest wait for a plain connection, s. Invented."""
@@ -34,8 +33,10 @@ _LOOK_S = 1.0
 _OF_A_JOB = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
 """Variables that are for the job itself: Ray would make its environment a second time."""
 
-_MARK = re.compile(r"^\[[^\]]*\] (\S+:\d+: )?")
-"""What Ray's log puts before its words: time, process, place."""
+_MET = "met: "
+_WORDS = re.compile(rf"^(?:\[[^\]]*\] \S+:\d+: |{_MET})(.*\S)", re.MULTILINE)
+"""What was met at the address, as `look` and Ray's log of connections print it; what else Ray
+prints is advice."""
 
 
 def refusal(address: str, patience_s: float) -> str | None:
@@ -64,14 +65,14 @@ def refusal(address: str, patience_s: float) -> str | None:
             link.recv()
             if not link.poll(patience_s):
                 told = f"no answer within {patience_s:g} s, runtime.patience_s"
-                raise TimeoutError(": ".join(filter(None, (told, _last_words(printed)))))
+                raise TimeoutError(": ".join(filter(None, (told, _met(printed)))))
             reason: str | None = link.recv()
             leaves_within_s = _END_S
         except (EOFError, ConnectionError):
-            words = _last_words(printed) or "no message"
+            words = (_text(printed).splitlines() or ["no message"])[-1]
             reason = f"the process that tried it has ended: {words}"
         finally:
-            wait_or_kill(process, leaves_within_s, _END_S)
+            wait_or_kill(process, leaves_within_s)
     return reason
 
 
@@ -81,11 +82,14 @@ def one_line(error: BaseException) -> str:
     return ": ".join(dict.fromkeys(filter(None, told))) or type(error).__name__
 
 
-def _last_words(printed: IO[bytes]) -> str:
+def _met(printed: IO[bytes]) -> str:
+    met: list[str] = _WORDS.findall(_text(printed))
+    return met[-1].rstrip(".") if met else ""
+
+
+def _text(printed: IO[bytes]) -> str:
     printed.seek(0)
-    lines = printed.read().decode(errors="replace").split("\n")
-    words = next((line for line in reversed(lines) if line.strip()), "")
-    return _MARK.sub("", words).strip().rstrip(".")
+    return printed.read().decode(errors="replace").strip()
 
 
 # ---------------------------------------------------------------- the process that tries
@@ -133,9 +137,9 @@ def look(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _LOOK_S).close()
     except OSError as error:
-        print(error.strerror or error, flush=True)
+        print(f"{_MET}{error.strerror or error}", flush=True)
     else:
-        print("what listens there does not answer as Ray's head does", flush=True)
+        print(f"{_MET}what listens there does not answer as Ray's head does", flush=True)
 
 
 if __name__ == "__main__":

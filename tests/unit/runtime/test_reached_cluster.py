@@ -72,12 +72,37 @@ def test_a_process_that_ends_is_told_by_its_last_words(monkeypatch):
 
 def test_a_connection_says_what_it_meets(silent, closed, capsys):
     for address, told in (
-        (f"127.0.0.1:{silent}", "what listens there does not answer as Ray's head does"),
-        (f"ray://127.0.0.1:{closed}", "Connection refused"),
+        (f"127.0.0.1:{silent}", "met: what listens there does not answer as Ray's head does"),
+        (f"ray://127.0.0.1:{closed}", "met: Connection refused"),
         ("auto", ""),
     ):
         reach.look(address)
         assert capsys.readouterr().out.strip() == told
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        (["met: Connection refused", "Token authentication is enabled."], ": Connection refused"),
+        (
+            ["met: timed out", "[2026-11-28 20:05:12,466 W 15 15] gcs_client.cc:210: Invalid."],
+            ": Invalid",
+        ),
+        (["a warning"], ""),
+    ],
+)
+def test_only_what_was_met_is_a_cause(monkeypatch, tmp_path, printed, told):
+    (tmp_path / "told.txt").write_text("\n".join(printed))
+    (tmp_path / "slow_ray.py").write_text(
+        "import sys, time; from multiprocessing.connection import Connection\n"
+        f"print(open({str(tmp_path / 'told.txt')!r}).read(), flush=True)\n"
+        "link = Connection(int(sys.argv[1])); link.send('asks'); time.sleep(600)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(reach, "__name__", "slow_ray")
+    with pytest.raises(TimeoutError) as found:
+        reach.refusal("auto", 0.1)
+    assert str(found.value) == f"no answer within 0.1 s, runtime.patience_s{told}"
 
 
 def test_an_error_is_one_line_with_its_cause():

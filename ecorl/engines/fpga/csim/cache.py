@@ -11,9 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
+
+LOCK_S = 900.0
+"""Longest wait for another process that compiles the same, s. Invented: that takes a minute."""
 
 _PREFIX = ".building-"
 _LEFT_AFTER_S = 24 * 3600.0  # no compilation takes a day: its process was killed
@@ -26,15 +29,27 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, limit_s: float | None = LOCK_S) -> Iterator[None]:
     """Hold an exclusive lock; the system frees it if this process dies.
 
+    Args:
+        path: the lock's file.
+        limit_s: longest wait for another process that holds it, s; None waits without a limit.
+
     Raises:
-        OSError: when the lock's file cannot be written.
+        OSError: when the lock's file cannot be written, or is not free in time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
+    lock = FileLock(path, timeout=-1 if limit_s is None else limit_s)
+    try:
+        lock.acquire()
+    except Timeout:
+        told = f"another process has held {path} for {limit_s:g} s: end it and try again"
+        raise TimeoutError(told) from None
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager

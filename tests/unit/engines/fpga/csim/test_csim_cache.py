@@ -18,7 +18,7 @@ from ecorl.engines.fpga.csim import build as build_module
 from ecorl.engines.fpga.csim import cache as cache_module
 from ecorl.engines.fpga.csim import compiler as compiler_module
 from ecorl.engines.fpga.csim.build import LIBRARY_NAME, ap_headers, csim_library
-from ecorl.engines.fpga.csim.cache import cache_folder, fresh_folder
+from ecorl.engines.fpga.csim.cache import cache_folder, fresh_folder, locked
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.errors import BuildError, MissingToolError
 
@@ -285,3 +285,11 @@ def test_options_of_gxx_alone_are_kept_from_clang(tree, tmp_path, monkeypatch, v
     (compiled,) = (li for li in (tmp_path / "log").read_text().splitlines() if " -c " in li)
     assert ("-fno-gnu-unique" in compiled) is unique
     assert "-fno-strict-aliasing" in compiled
+
+
+def test_a_lock_that_another_process_keeps_is_waited_for_within_a_limit(tmp_path):
+    path = tmp_path / "folder" / "lock"
+    with locked(path), pytest.raises(TimeoutError, match=rf"has held {path} for 0\.2 s: end it"):
+        locked(path, limit_s=0.2).__enter__()
+    with locked(path, limit_s=0.2):
+        assert path.is_file()
