@@ -16,8 +16,10 @@ from ecorl.grid import Gas, Scope
 # Older exports write other capitals and say LCA; programs in between may spoil the small 2 of CO2.
 _TIME = re.compile(r"datetime \(utc\)", re.IGNORECASE)
 _INTENSITY = {
-    Scope.LIFE_CYCLE: re.compile(r"carbon intensity g\S+/kwh \((life ?cycle|lca)\)", re.IGNORECASE),
-    Scope.DIRECT: re.compile(r"carbon intensity g\S+/kwh \(direct\)", re.IGNORECASE),
+    Scope.LIFE_CYCLE: re.compile(
+        r"carbon intensity g[^/]+/ ?kwh \((life ?cycle|lca)\)", re.IGNORECASE
+    ),
+    Scope.DIRECT: re.compile(r"carbon intensity g[^/]+/ ?kwh \(direct\)", re.IGNORECASE),
 }
 _RENEWABLE = re.compile(r"renewable energy percentage \(re%\)|renewable percentage", re.IGNORECASE)
 _CARBON_FREE = re.compile(

@@ -46,8 +46,9 @@ def read_trace(path: Path, scope: Scope | None = None) -> GridTrace:
     - EIA-930: ``timestamp``, generation in MW by ``WND SUN WAT OIL NG COL NUC OTH``, and perhaps
       ``avg_CI``; the intensity is computed from the mix.
     - Electricity Maps: an export of its data portal, of today's columns or of older ones.
-    - Two columns: time and intensity, with a header, which may name the unit (g/kWh, kg/MWh or
-      lbs/MWh), or without one. Three with begin and end of each interval, if their names say so.
+    - Two columns: time and intensity, with a header, which may name the unit (g, kg, t or lb per
+      Wh, kWh, MWh or GWh, however it is spelt), or without one. Three with begin and end of each
+      interval, if their names say so.
 
     Cells are parted by commas, semicolons or tabs; with the latter two a number may have a decimal
     comma. Times are ISO 8601, YYYYMMDDHH and its like, or seconds or milliseconds since 1970; they

@@ -207,7 +207,7 @@ def test_units_are_converted(tmp_path, name, factor, gas):
 
 
 @pytest.mark.parametrize(
-    "name", ["t/MWh", "kgCO2/kWh", "price [EUR]", "load_mw", "MWh", "CO2/kWh", "g/kg", "share %"]
+    "name", ["gr/kWh", "gC/kWh", "price [EUR]", "load_mw", "MWh", "CO2/kWh", "g/kg", "share %"]
 )
 def test_an_unknown_unit_is_refused(tmp_path, name):
     path = write(tmp_path, two([100, 200], f"time,{name}"))
