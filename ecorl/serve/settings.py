@@ -72,6 +72,7 @@ class ServedModel:
             name.
         tokenizer: the model's own, for rewards of texts; None where they are not offered.
         why_no_texts: why they are not.
+        begin: the token that begins a text, for a warning of texts that begin twice; empty: none.
     """
 
     name: str
@@ -82,3 +83,4 @@ class ServedModel:
     device_figures: Mapping[str, DeviceFigure]
     tokenizer: TextTokenizer | None = None
     why_no_texts: str = "the service was started without a tokenizer"
+    begin: tuple[int, ...] = ()

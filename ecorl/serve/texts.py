@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, create_model
 
+from ecorl.engines.models.doubled_begin import DoubledBegin
 from ecorl.engines.models.text_tokenizer import TextTokenizer
 from ecorl.engines.protocol import Int64
 from ecorl.serve.http_errors import HttpError
@@ -51,6 +52,7 @@ class TextParser:
 
     def __init__(self, served: ServedModel, tokenizer: TextTokenizer, max_rows: int) -> None:
         self._served, self._tokenizer, self._max_rows = served, tokenizer, max_rows
+        self._begin = DoubledBegin(f"the model {served.name}", served.begin)
         self._max_characters = _SLACK * served.max_row_tokens * tokenizer.longest
         text = Annotated[str, Field(min_length=1)]
         texts = Annotated[list[text], FailFast(), Field(min_length=1, max_length=max_rows)]
@@ -86,6 +88,7 @@ class TextParser:
         if max(ids) >= self._served.vocab_size:
             known = f"0 to {self._served.vocab_size - 1}: the tokenizer is not this model's"
             raise bad_request(where, f"(text with token id {max(ids)})", known)
+        self._begin.look(ids, where)
         return np.asarray(ids, np.int64)
 
     def _explained(self, error: ValidationError) -> HttpError:

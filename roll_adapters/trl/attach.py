@@ -34,6 +34,7 @@ from roll_adapters.trl.description import (
     watches,
 )
 from roll_adapters.trl.gears.shifting import TrlGears
+from roll_adapters.trl.inputs.first_rows import FirstPrompt
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.packing.rule import check_packing
 from roll_adapters.trl.processes import TrainerProcesses
@@ -127,7 +128,9 @@ def _attach(
             gears=gears,
             opened=opened,
         )
-        return attach_to_record(trainer, opened.config, opened.folder, record, processes)
+        attachment = attach_to_record(trainer, opened.config, opened.folder, record, processes)
+        attachment.first_prompt = FirstPrompt(trainer)
+        return attachment
     except BaseException:
         opened.withdraw()  # refused before anything ran: free for another try
         raise

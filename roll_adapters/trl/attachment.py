@@ -28,6 +28,7 @@ from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.rollout import GeneratedRows, Rollout
 from ecorl.runtime.runs.record import ending_by
 from roll_adapters.trl.gears.shifting import TrlGears
+from roll_adapters.trl.inputs.first_rows import FirstPrompt
 from roll_adapters.trl.log_probs import LogProbStages
 from roll_adapters.trl.masks import add_generated, tell_not_counted, trained
 from roll_adapters.trl.packing.loss import unscaled
@@ -97,6 +98,7 @@ class TrlAttachment:
         guards_saves: whether a save that fails costs its checkpoint alone: one that was not the
             user's own wish. Otherwise the error is the user's, as without ecorl.
         missed_save: step of the newest save that failed; None where none did.
+        first_prompt: looks at the first prompt of the training; None where prompts were checked.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class TrlAttachment:
         self.is_stopping: Callable[[], bool] = lambda: False
         self.guards_saves = False
         self.missed_save: int | None = None
+        self.first_prompt: FirstPrompt | None = None
         self._ranks = ranks
         self._on_close = on_close
         self._policy_shape = runtime.training.models.get(Stage.ACTOR_TRAIN)
@@ -266,6 +269,8 @@ class TrlAttachment:
         rows = GeneratedRows()
         self._count(rows, output)
         self._rollout.end_generation(run, rows)
+        if self.first_prompt is not None:
+            self.first_prompt.read(output[0])
         completions = output[3] if len(output) > 3 else output[2]
         self._rewards.submit(prompts, completions, output[1])
         return output

@@ -250,6 +250,7 @@ def _loaded(
     from ecorl.engines.fpga.csim.decoder import MAX_ROW
     from ecorl.engines.fpga.engine import FpgaEngine
     from ecorl.engines.models.decoder_config import read_config
+    from ecorl.engines.models.doubled_begin import begin_of
     from ecorl.engines.models.text_tokenizer import TextTokenizer
     from ecorl.errors import CheckpointError
     from ecorl.records import Provenance, Stage
@@ -277,6 +278,7 @@ def _loaded(
         device_figures=load_profile(card).figures,
         tokenizer=tokenizer,
         why_no_texts=why,
+        begin=tuple(begin_of(folder)),
     )
     return engine, served
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 
+from ecorl.engines.models.doubled_begin import DoubledBegin, added_begin, own_begin
 from ecorl.engines.torch.loading import loading_errors
 from ecorl.errors import CheckpointError
 
@@ -61,6 +62,7 @@ class TextModel:
         tokenizer: of transformers.
         limits: of the model.
         n_added: special tokens that the tokenizer adds to each text, where it is asked to.
+        begin: warns of rows that begin twice.
     """
 
     folder: Path
@@ -68,14 +70,16 @@ class TextModel:
     tokenizer: Any
     limits: ModelLimits
     n_added: int
+    begin: DoubledBegin
 
 
-def text_model(folder: Path, name: str) -> TextModel:
+def text_model(folder: Path, name: str, *, adds: bool = False) -> TextModel:
     """Load a model's tokenizer and config, not its weights.
 
     Args:
         folder: checkpoint folder.
         name: for messages.
+        adds: whether the tokenizer adds its special tokens to the texts that the model reads.
 
     Raises:
         CheckpointError: when one of them cannot be loaded.
@@ -87,7 +91,26 @@ def text_model(folder: Path, name: str) -> TextModel:
         reason = first_line(error)
         raise CheckpointError(f"{folder}: {name} cannot be loaded ({reason})") from error
     n_added = len(tokenizer(text="", verbose=False)["input_ids"])
-    return TextModel(folder, name, tokenizer, limits_of(config), n_added)
+    begin = watch_of(tokenizer, f"{name} ({folder})", adds=adds)
+    return TextModel(folder, name, tokenizer, limits_of(config), n_added, begin)
+
+
+def watch_of(tokenizer: Any, model: str, *, adds: bool, or_else: str = "") -> DoubledBegin:
+    """Make what warns of a model's rows that begin twice.
+
+    Args:
+        tokenizer: of transformers.
+        model: what to call the model.
+        adds: whether it adds its special tokens to the texts that the model reads.
+        or_else: another way to mend it, first words of the sentence.
+    """
+    begin = added_begin(tokenizer) if adds else []
+    mend = (
+        f"{or_else}save the tokenizer with add_bos_token = False, or leave it out of the text, "
+        "which a reward model reads as it is"
+    )
+    ids = begin or own_begin(tokenizer)
+    return DoubledBegin(model, ids, tokenizer.decode(ids), mend, adds=bool(begin))
 
 
 def load_tokenizer(folder: Path) -> Any:

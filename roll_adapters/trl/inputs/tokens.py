@@ -93,7 +93,7 @@ def check_tokens(task: FilesTask, completion: int, console: Console) -> Iterator
 
 
 def _models(task: FilesTask, completion: int) -> _Models:
-    policy = text_model(task.policy.expanduser(), "the policy")
+    policy = text_model(task.policy.expanduser(), "the policy", adds=True)
     reward = text_model(task.reward.expanduser(), "the reward model")
     for model in (policy, reward):
         _check_vocabulary(model)
@@ -192,6 +192,7 @@ def _lengths(
                     f"{model.name} ({model.folder}) has embeddings for ids below {n_ids} "
                     "(vocab_size): this tokenizer is not of this model"
                 )
+            model.begin.look(ids, f'{texts.where(index)}: "{texts.key}"')
             found.append(len(ids))
         if bar is not None:
             bar.advance(len(batch))

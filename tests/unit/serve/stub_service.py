@@ -74,15 +74,15 @@ def logprobs_of(row, n, temperature=1.0):
     return np.full_like(values, np.nan) if NO_NUMBER in row else values
 
 
-def served(stage=Stage.REWARD, tokenizer=None):
+def served(stage=Stage.REWARD, tokenizer=None, begin=()):
     figures = {"active_w": DeviceFigure(16.0, "W", Provenance.PUBLISHED, "a test")}
     return ServedModel(
-        "stub-model", stage, VOCAB, POSITIONS, Provenance.EMULATED, figures, tokenizer=tokenizer
+        "stub-model", stage, VOCAB, POSITIONS, Provenance.EMULATED, figures, tokenizer, begin=begin
     )
 
 
-def service_of(engine, token=None, tokenizer=None, **settings):
-    model = served(engine.stage, tokenizer)
+def service_of(engine, token=None, tokenizer=None, begin=(), **settings):
+    model = served(engine.stage, tokenizer, begin)
     return ScoringService(ThreadedEngine(engine), model, ServeSettings(**settings), token)
 
 

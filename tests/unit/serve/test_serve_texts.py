@@ -385,3 +385,12 @@ async def test_long_texts_are_tokenised_beside_the_loop():
         long = asyncio.create_task(exchange(port, raw_of("word " * 5000)))
         assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
         assert one_reward(await long) == float(reward_of([3]))
+
+
+def test_texts_that_begin_twice_are_warned_of_once(tokenizer, caplog):
+    service = service_of(StubEngine(), tokenizer=tokenizer, begin=(1,))
+    with TestClient(service.app) as client, caplog.at_level(logging.WARNING):
+        for texts in (["1 5", "5 1 1"], ["1 1 5", "1 1 6"], ["1 1 7"]):
+            assert client.post(PATH, json=question(*texts)).status_code == 200
+    (line,) = [line for line in caplog.messages if "twice" in line]
+    assert line.startswith("query[0]: the model ")

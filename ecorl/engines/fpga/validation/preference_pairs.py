@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ecorl.engines.fpga.validation.rank_flips import SIDES
+from ecorl.engines.models.doubled_begin import DoubledBegin, begin_of, own_begin
 from ecorl.engines.protocol import Int64
 from ecorl.engines.torch.loading import loading_errors
 from ecorl.errors import CheckpointError, DataError, MissingToolError
@@ -91,6 +92,10 @@ def read_pairs(
     found = different((reader.pair(number, line) for number, line in _lines(path)), limit)
     if not found.pairs:
         raise DataError(f"{path}: holds no pairs; a line is needed for each: {ALLOWED}")
+    begin = DoubledBegin(f"the reward model ({checkpoint})", begin_of(checkpoint) or reader.begin())
+    for pair in found.pairs:
+        for row in (pair.chosen, pair.rejected):
+            begin.look(row[:2].tolist(), f"{path}:{pair.line}")
     return found
 
 
@@ -113,6 +118,10 @@ class _Reader:
     def __init__(self, path: Path, checkpoint: Path, vocab_size: int) -> None:
         self._path, self._checkpoint, self._vocab_size = path, checkpoint, vocab_size
         self._tokenizer: Any = None
+
+    def begin(self) -> list[int]:
+        """The token that begins a text to the tokenizer, if one was needed."""
+        return [] if self._tokenizer is None else own_begin(self._tokenizer)
 
     def pair(self, number: int, line: str) -> TokenPair:
         try:
