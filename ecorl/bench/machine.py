@@ -76,7 +76,8 @@ def _git(*arguments: str) -> str | None:
             cwd=repository(),
             env=environment,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=_GIT_TIMEOUT_S,
             check=True,
         )

@@ -38,7 +38,7 @@ def service(checkpoint: Path, log: Path, *options: str) -> Iterator[str]:
     """
     command = [sys.executable, "-m", "ecorl.cli", "fpga", "serve", "--model", str(checkpoint)]
     with (
-        log.open("w") as errors,
+        log.open("w", encoding="utf-8") as errors,
         subprocess.Popen(
             [*command, "--port", "0", *options], stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ecorl.errors import EcorlError, LedgerError, MissingToolError, RunError, UserError
+from ecorl.plain_text import plain_streams
 
 if TYPE_CHECKING:
     import typer
@@ -126,6 +127,7 @@ def run_to_exit(app: Callable[..., Any]) -> NoReturn:
     """
     import typer
 
+    plain_streams()
     # Some releases of typer bring a parser of their own, others build on click.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
     try:

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from ecorl.errors import ConfigError
+from ecorl.plain_text import plain
 
 _TALKATIVE = ("torchao", "torch.utils._pytree")
 """Loggers that warn, as soon as transformers imports torchao, of kernels for other devices."""
@@ -34,11 +35,11 @@ def say(line: str, console: Console | None = None) -> None:
     """Print a line as it is, without markup or wrapping.
 
     Args:
-        line: may hold a path with bytes that are no text; they are printed as escapes.
+        line: may hold a path with bytes that are no text, and signs that the console lacks.
         console: where to; standard output when None.
     """
     console = console or make_console()
-    text = line.encode(console.encoding, "backslashreplace").decode(console.encoding)
+    text = plain(line, console.encoding)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

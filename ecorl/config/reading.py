@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib import resources
 from pathlib import Path
@@ -21,6 +21,7 @@ from ecorl.config.devices import FORMER_KEYS
 from ecorl.config.mistakes import NOT_GIVEN, Mistake, explain, line_of
 from ecorl.config.run import Config
 from ecorl.errors import ConfigError
+from ecorl.plain_text import as_read, text_refusal
 
 
 def preset_names() -> list[str]:
@@ -90,7 +91,25 @@ def load_config(source: str, overrides: Sequence[str] = (), key: str = "--config
         ConfigError: for the first mistake found, with file and line when known.
     """
     text, name = read_config_text(source, key)
-    return parse_config(text, name, overrides)
+    config = parse_config(text, name, overrides)
+    for parts, path in _paths(config.model_dump()):
+        refusal = text_refusal(path)
+        if refusal is not None:
+            dotted = ".".join(map(str, parts))
+            if any(parse_override(item)[0] == dotted for item in overrides):
+                raise ConfigError(f"--set {dotted}", str(path), refusal)
+            raise ConfigError(dotted, str(path), refusal, name, line_of(text, parts))
+    return config
+
+
+def _paths(value: Any, *parts: str | int) -> Iterator[tuple[tuple[str | int, ...], Path]]:
+    """List the paths of a config with their keys, part by part."""
+    if isinstance(value, Path):
+        yield parts, value
+    elif isinstance(value, Mapping | tuple | list):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, item in items:
+            yield from _paths(item, *parts, key)
 
 
 def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
@@ -225,10 +244,9 @@ def parse_override(item: str) -> tuple[str, Any]:
     Raises:
         ConfigError: when it is something else.
     """
-    try:
-        item.encode("utf-8")
-    except UnicodeEncodeError as error:  # bytes of the command line that are no text
-        raise ConfigError("--set", item, "dotted.key=value in UTF-8") from error
+    refusal = text_refusal(item, "dotted.key=value")  # bytes of the command line may be no text
+    if refusal is not None:
+        raise ConfigError("--set", as_read(item), refusal)
     key, sep, raw = item.partition("=")
     key = key.strip()
     if not sep or not all(key.split(".")):

@@ -79,7 +79,7 @@ def host_peak_bytes() -> int:
     one, where that was larger.
     """
     try:
-        lines = _STATUS.read_text().splitlines()
+        lines = _STATUS.read_text("utf-8", "replace").splitlines()
         (told,) = (line.split() for line in lines if line.startswith("VmHWM:"))
         return int(told[1]) * 1024
     except (OSError, ValueError, IndexError):

@@ -19,7 +19,9 @@ HERE = Path(__file__).resolve().parent
 def main(steps: int) -> None:
     """Train for some steps."""
     torch.set_num_threads(1)  # models as small as these lose time with more
-    prompts = [json.loads(line) for line in (HERE / "prompts.jsonl").read_text().splitlines()]
+    prompts = [
+        json.loads(line) for line in (HERE / "prompts.jsonl").read_text("utf-8").splitlines()
+    ]
     args = GRPOConfig(
         output_dir="checkpoints",
         max_steps=steps,

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ecorl.plain_text import as_read
+
 GAP = "  "
 CAPTION = "  # "
 """What a line begins with that says where the figures below it come from."""
@@ -25,7 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 def visible(text: str) -> str:
     r"""Write control characters of a text as escapes, e.g. ``\x1b``; line ends and tabs stay."""
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], as_read(text))
 
 
 def readable_width(columns: int) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from ecorl.plain_text import plain
 from ecorl.records import Stage
 from ecorl.report.decisions.savings import saving_line
 from ecorl.report.energy.causes import CAUSES, PAUSE_CAUSES
@@ -122,7 +123,7 @@ def _width(console: Console) -> int:
 
 def _say(console: Console, lines: Iterable[str], style: str = "") -> None:
     for line in lines:
-        known = visible(line).encode(console.encoding, "replace").decode(console.encoding)
+        known = plain(visible(line), console.encoding)
         # The lines are measured already: rich would break them within words.
         shown = "dim" if line.startswith(CAPTION) else style
         console.print(Text(known, shown), soft_wrap=True, highlight=False)

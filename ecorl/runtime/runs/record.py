@@ -8,6 +8,7 @@ which.
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import shlex
 import shutil
@@ -25,6 +26,7 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, EcorlError, LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.ledger.nodes import NODES_FOLDER
+from ecorl.plain_text import as_read, text_refusal
 from ecorl.records import EventKind
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.runs.found import (
@@ -147,6 +149,7 @@ class AttachedRun:
             run_dir = config.resolved_run_dir()
         elif config.names_time:
             config = config.in_folder(run_dir)
+        check_path(run_dir)
         if from_step is None and not overwrite and run_dir.absolute() in _RAN_OUT:
             from_step = 0
         if overwrite:
@@ -213,10 +216,10 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        done = subprocess.run(command, capture_output=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return done.stdout.decode("utf-8", "replace").strip() or None
 
 
 # ---------------------------------------------------------------- opening a record
@@ -237,11 +240,18 @@ def create_run(
         RunError: when the folder holds a run already, or cannot be written.
     """
     check_unused(folder)
+    check_path(folder)
     text = config_toml(config.anchored(), leave_out)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text[: error.start].rpartition("\n")[2] + text[error.start :].partition("\n")[0]
+        what = f"{as_read(line)}, since that path is no text to this process"
+        raise RunError(f"run_dir: {folder} cannot record {what}") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.toml").write_text(text, "utf-8")
-    except (OSError, UnicodeEncodeError) as error:
+    except OSError as error:
         raise RunError(f"run_dir: {folder} cannot be written ({error})") from error
     return Ledger.create(
         folder / LEDGER_FILE,
@@ -345,6 +355,7 @@ def check_writable(folder: Path) -> None:
     Raises:
         ConfigError: when it cannot.
     """
+    check_path(folder)
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -352,10 +363,21 @@ def check_writable(folder: Path) -> None:
             pass
         for path in missing:
             path.rmdir()
-    except (OSError, UnicodeEncodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        allowed = f"a folder that can be written ({reason})"
+    except OSError as error:
+        allowed = f"a folder that can be written ({error.strerror or error})"
         raise ConfigError("run_dir", str(folder), allowed) from error
+
+
+def check_path(folder: Path) -> None:
+    """Check that the whole path of a run's folder is text, as its record holds it.
+
+    Raises:
+        ConfigError: when it is not.
+    """
+    whole = os.path.abspath(folder)
+    refusal = text_refusal(whole)
+    if refusal is not None:
+        raise ConfigError("run_dir", as_read(whole), refusal)
 
 
 def remove_run(folder: Path, before: Collection[Path] | None) -> None:

@@ -193,7 +193,7 @@ def run_step(command: Sequence[str], log: Path, folder: Path) -> None:
 
 def _first_error(log: Path, code: int) -> str:
     """The first line with ERROR, else the exit code and the last line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[1:]]
+    lines = [line.strip() for line in log.read_text("utf-8", errors="replace").splitlines()[1:]]
     lines = [line for line in lines if line]
     named = [line for line in lines if re.match(r"(CRITICAL )?ERROR\b|.*\berror:", line)]
     return named[0] if named else f"exit code {code}" + (f", {lines[-1]}" if lines else "")
@@ -202,7 +202,12 @@ def _first_error(log: Path, code: int) -> str:
 def _release(program: str) -> tuple[int, int]:
     try:
         done = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=300, check=False
+            [program, "--version"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=300,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingToolError(f"{program} --version cannot be run: {error}") from error
