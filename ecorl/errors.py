@@ -44,6 +44,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ecorl.plain_text import as_read
+
 
 class EcorlError(Exception):
     """Base of every error that ecorl raises on purpose."""
@@ -77,7 +79,8 @@ class ConfigError(UserError):
         where = ""
         if path is not None:
             where = f"{path}:{line}: " if line is not None else f"{path}: "
-        given = "(not given)" if value is None else repr(value)
+        shown = as_read(value) if isinstance(value, str) else value
+        given = "(not given)" if value is None else repr(shown)
         super().__init__(f"{where}{key} = {given}: allowed is {allowed}")
 
 

@@ -52,6 +52,16 @@ def as_read(text: str) -> str:
         return text
 
 
+def line_at(error: UnicodeEncodeError) -> str:
+    """The line of a text that could not be encoded, as UTF-8 reads it.
+
+    Args:
+        error: of the encoding.
+    """
+    text, at = error.object, error.start
+    return as_read(text[:at].rpartition("\n")[2] + text[at:].partition("\n")[0])
+
+
 def plain(text: str, encoding: str) -> str:
     """A text in characters that an encoding has.
 

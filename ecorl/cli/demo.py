@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ecorl.cli.exits import help_without_command
-from ecorl.cli.output import make_console, say
+from ecorl.cli.output import check_text, make_console, say
 from ecorl.config import ArithmeticTask, Config
 
 _CACHE_DIR = ArithmeticTask().cache_dir
@@ -62,6 +62,8 @@ def demo_commands(find: Callable[[str, str], Any]) -> typer.Typer:
         They are made in about a minute, and the next time copied. What to type next is
         printed. A folder that was made before gets what is missing in it.
         """
+        check_text(folder, "DIR")
+        check_text(cache_dir, "--cache-dir")
         # Read when the libraries are loaded, which the adapter does.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ecorl.errors import EcorlError, LedgerError, MissingToolError, RunError, UserError
-from ecorl.plain_text import plain_streams
+from ecorl.plain_text import line_at, plain_streams, text_refusal
 
 if TYPE_CHECKING:
     import typer
@@ -143,6 +143,11 @@ def run_to_exit(app: Callable[..., Any]) -> NoReturn:
         _fail(str(error), STOPPED)
     except typer.Abort:
         _fail(stopped_text(sys.argv[1:]), STOPPED)
+    except UnicodeEncodeError as error:
+        refusal = text_refusal(error.object, "text")
+        if refusal is None:
+            raise
+        _fail(f"{line_at(error)!r}: allowed is {refusal}", USER_ERROR)
     except OSError as error:
         if not _lost_output():
             raise

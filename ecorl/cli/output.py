@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from ecorl.errors import ConfigError
-from ecorl.plain_text import plain
+from ecorl.plain_text import plain, text_refusal
 
 _TALKATIVE = ("torchao", "torch.utils._pytree")
 """Loggers that warn, as soon as transformers imports torchao, of kernels for other devices."""
@@ -41,6 +41,22 @@ def say(line: str, console: Console | None = None) -> None:
     console = console or make_console()
     text = plain(line, console.encoding)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def check_text(path: Path, key: str) -> None:
+    """Check a path that goes into a file or to another library, which take text alone.
+
+    Args:
+        path: the path.
+        key: the option or argument that names it.
+
+    Raises:
+        ConfigError: when its bytes are no text to this process.
+    """
+    whole = path.expanduser().absolute()
+    refusal = text_refusal(whole)
+    if refusal is not None:
+        raise ConfigError(key, str(whole), refusal)
 
 
 def writable(path: Path | None, key: str) -> Path | None:

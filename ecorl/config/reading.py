@@ -21,7 +21,7 @@ from ecorl.config.devices import FORMER_KEYS
 from ecorl.config.mistakes import NOT_GIVEN, Mistake, explain, line_of
 from ecorl.config.run import Config
 from ecorl.errors import ConfigError
-from ecorl.plain_text import as_read, text_refusal
+from ecorl.plain_text import text_refusal
 
 
 def preset_names() -> list[str]:
@@ -246,7 +246,7 @@ def parse_override(item: str) -> tuple[str, Any]:
     """
     refusal = text_refusal(item, "dotted.key=value")  # bytes of the command line may be no text
     if refusal is not None:
-        raise ConfigError("--set", as_read(item), refusal)
+        raise ConfigError("--set", item, refusal)
     key, sep, raw = item.partition("=")
     key = key.strip()
     if not sep or not all(key.split(".")):

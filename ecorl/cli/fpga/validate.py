@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecorl.cli.output import make_console, say, writable, writing
+from ecorl.cli.output import check_text, make_console, say, writable, writing
 from ecorl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def validate(
     if not math.isfinite(budget):
         raise ConfigError("--budget", budget, "a share from 0 to 1")
     folder = model.expanduser()
+    check_text(folder, "--model")
     checkpoint = load_decoder(folder)
     check_widths(checkpoint.config, folder / "config.json")
     path = _target(out, folder / verdict.VERDICT_FILE)

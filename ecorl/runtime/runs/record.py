@@ -26,7 +26,7 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, EcorlError, LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.ledger.nodes import NODES_FOLDER
-from ecorl.plain_text import as_read, text_refusal
+from ecorl.plain_text import line_at, text_refusal
 from ecorl.records import EventKind
 from ecorl.runtime.energy.recorded_energy import recorded_totals
 from ecorl.runtime.runs.found import (
@@ -245,8 +245,7 @@ def create_run(
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        line = text[: error.start].rpartition("\n")[2] + text[error.start :].partition("\n")[0]
-        what = f"{as_read(line)}, since that path is no text to this process"
+        what = f"{line_at(error)}, since that path is no text to this process"
         raise RunError(f"run_dir: {folder} cannot record {what}") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -377,7 +376,7 @@ def check_path(folder: Path) -> None:
     whole = os.path.abspath(folder)
     refusal = text_refusal(whole)
     if refusal is not None:
-        raise ConfigError("run_dir", as_read(whole), refusal)
+        raise ConfigError("run_dir", whole, refusal)
 
 
 def remove_run(folder: Path, before: Collection[Path] | None) -> None:
