@@ -26,15 +26,15 @@ _IN_PLACE = str.maketrans(
 )
 
 
-def _in_place(error: UnicodeError) -> tuple[str, int]:
+def _in_place(error: UnicodeError) -> tuple[str | bytes, int]:
     """Text in place of characters that an encoding lacks: plain forms of signs, else escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = as_read(error.object[error.start : error.end])
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8").translate(_IN_PLACE)
-    if not error.encoding.lower().startswith("utf"):
-        text = text.encode("ascii", "backslashreplace").decode("ascii")
-    return text, error.end
+    if error.encoding == "utf-8":
+        return text.encode("utf-8", "backslashreplace"), error.end
+    plain_form = text.translate(_IN_PLACE).encode("ascii", "backslashreplace")
+    return plain_form.decode("ascii"), error.end
 
 
 codecs.register_error(PLAIN, _in_place)

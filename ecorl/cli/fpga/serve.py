@@ -253,6 +253,7 @@ def _loaded(
     from ecorl.engines.models.doubled_begin import begin_of
     from ecorl.engines.models.text_tokenizer import TextTokenizer
     from ecorl.errors import CheckpointError
+    from ecorl.plain_text import as_read
     from ecorl.records import Provenance, Stage
     from ecorl.serve.settings import ServedModel
 
@@ -270,7 +271,7 @@ def _loaded(
         except CheckpointError as error:
             why = str(error)
     served = ServedModel(
-        name=folder.resolve().name,
+        name=as_read(folder.resolve().name),
         stage=stage,
         vocab_size=engine.model.vocab_size,
         max_row_tokens=min(config.max_positions, MAX_ROW),
