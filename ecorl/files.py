@@ -1,18 +1,23 @@
-"""Atomic writing of files."""
+"""Atomic writing of files, on file systems of every kind."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import secrets
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file atomically: readers find the old content or the new, never a part.
 
-    That holds when the program is killed and when the power fails. The permissions are those of
-    any new file.
+    That holds when the program is killed and when the power fails. Where the file system puts no
+    file in another's place, the old one is moved away first, and readers may find none for an
+    instant. The permissions are those of any new file.
 
     Args:
         path: the file, in an existing folder.
@@ -29,8 +34,76 @@ def write_whole(path: Path, content: bytes | str) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except OSError:
+            if not path.is_file():
+                raise
+            _put_aside(path, temporary)
     except BaseException:
         with suppress(OSError):  # the first error is the one to report
             temporary.unlink()
         raise
+
+
+def _put_aside(path: Path, new: Path) -> None:
+    """Put a file in another's place where that takes two renames; on failure the old one stays."""
+    old = new.with_suffix(".old")
+    path.rename(old)
+    try:
+        new.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    with suppress(OSError):
+        old.unlink()
+
+
+@contextmanager
+def made_folder(path: Path) -> Iterator[None]:
+    """Make a folder with its parents; where the block fails, those of them that are empty go again.
+
+    Args:
+        path: the folder; it may be there.
+
+    Raises:
+        OSError: when it cannot be made.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+        raise
+
+
+def lockable(path: Path) -> Path:
+    """The file for `filelock.FileLock` to lock, where the file system may know no locks.
+
+    Some versions of it wait for ever there, or take a lock for held.
+
+    Args:
+        path: the lock's file, in an existing folder.
+
+    Returns:
+        The file itself, or `stand_in` for it.
+    """
+    with suppress(OSError), tempfile.TemporaryFile(dir=path.parent) as probe:
+        try:
+            fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return stand_in(path)
+    return path
+
+
+def stand_in(path: Path) -> Path:
+    """A file in this machine's temporary folder that stands in for one whose file system is poor.
+
+    Args:
+        path: the file; it need not exist.
+    """
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+    return Path(tempfile.gettempdir(), f"ecorl-{name}{path.suffix}")

@@ -15,6 +15,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import control, encoding
+from ecorl.ledger.connections import open_for_reading
 from ecorl.ledger.damage import DAMAGE, one_line, reason, type_fault
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.packing import unpack_block
@@ -41,7 +42,6 @@ from ecorl.ledger.rows import (
     SampleErrorRow,
 )
 from ecorl.ledger.samples import SELECT_SECONDS
-from ecorl.ledger.schema import open_for_reading
 from ecorl.ledger.versions import WITH_CONTROL, WITH_GRID, WITH_NODES, check_version
 from ecorl.records import FOREIGN_COUNTER, EventKind, Provenance, StageResult
 
@@ -85,7 +85,8 @@ class FileReader:
     the files of a run together.
 
     A killed run leaves its newest rows in a second file (``-wal``), which SQLite cannot read where
-    it may not write. The two are then read from a copy in a temporary folder.
+    it may not write, nor where the file system knows no locks or shares no memory. The two are then
+    read from a copy in a temporary folder.
 
     Args:
         path: the ledger's file, or the run folder that holds it.
@@ -119,7 +120,7 @@ class FileReader:
     def refresh(self) -> None:
         """See what was written since; until then all accessors show one and the same instant.
 
-        A copy, made where the folder cannot be written, stays as it was made.
+        A copy, made where the file cannot be read in place, stays as it was made.
 
         Raises:
             LedgerError: when the file cannot be read.

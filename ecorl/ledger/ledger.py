@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import math
-import os
 import platform
 import sqlite3
 import threading
@@ -15,11 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import encoding, schema, versions
+from ecorl.files import made_folder
+from ecorl.ledger import connections, encoding, versions
 from ecorl.ledger.control import ControlRecord
 from ecorl.ledger.damage import one_line
 from ecorl.ledger.drops import told_drops
 from ecorl.ledger.encoding import Columns
+from ecorl.ledger.fresh import lay_out
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
@@ -61,11 +62,13 @@ class Ledger:
         control: writes the control path's part of it.
     """
 
-    def __init__(self, path: Path, attempt: int, raw_samples: int, lock: WriterLock) -> None:
+    def __init__(
+        self, path: Path, attempt: int, raw_samples: int, lock: WriterLock, *, alone: bool
+    ) -> None:
         self.path = path
         self.attempt = attempt
         self._lock = lock
-        connection = schema.open_for_writing(path)
+        connection = connections.open_for_writing(path, alone=alone)
         (next_seq,) = connection.execute(
             "SELECT coalesce(max(seq) + 1, 0) FROM raw_sample"
         ).fetchone()
@@ -120,37 +123,19 @@ class Ledger:
         if path.exists():
             raise RunError(f"{path}: exists already; resume that run or choose another folder")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LedgerError(f"{path.parent}: cannot be made ({error})") from error
-        lock = WriterLock(path)
-        ledger: Ledger | None = None
-        # Laid out under another name and then linked, so that no instant shows half a ledger.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-        try:
-            fresh.unlink(missing_ok=True)
-            with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-                schema.create_tables(connection)
-                connection.execute(
-                    "INSERT INTO run VALUES (?, ?, ?)", (run_id, config_toml, time.time())
-                )
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", encoding.meta_rows(facts))
-                insert_attempt(connection, int(attempt), from_step=0)
-            os.link(fresh, path)
-            ledger = cls(path, int(attempt), raw_samples, lock)
-            return ledger
+            with made_folder(path.parent), _lock_of_new(path) as lock:
+                alone = not lock.in_folder or not connections.allows_readers(path)
+                lay_out(path, run_id=run_id, config_toml=config_toml, meta=facts,
+                        attempt=int(attempt), alone=alone)  # fmt: skip
+                return cls(path, int(attempt), raw_samples, lock, alone=alone)
         except UnicodeError as error:
             raise RunError(
                 f"{printable(path)}: the config, the run's name or a fact about it is no "
                 "valid text (UTF-8); is there a file name in it that is not?"
             ) from error
         except (sqlite3.Error, OSError) as error:
-            raise LedgerError(f"{path}: cannot be written ({error})") from error
-        finally:
-            if ledger is None:
-                lock.release()
-            with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
+            reason = connections.reason_of(error, path)
+            raise LedgerError(f"{path}: cannot be written ({reason})") from error
 
     @classmethod
     def open_for_resume(
@@ -199,7 +184,10 @@ class Ledger:
         lock = WriterLock(path)
         ledger: Ledger | None = None
         try:
-            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            alone = not lock.in_folder or not connections.allows_readers(path)
+            with contextlib.closing(
+                connections.connect_for_writing(path, alone=alone)
+            ) as connection:
                 version = versions.check_version(connection, path)
                 (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
@@ -216,10 +204,11 @@ class Ledger:
                     insert_attempt(connection, attempt, from_step)
                     seal_all(connection)
                 connection.execute("COMMIT")
-            ledger = cls(path, int(attempt), raw_samples, lock)
+            ledger = cls(path, int(attempt), raw_samples, lock, alone=alone)
             return ledger
         except (sqlite3.Error, OSError, ValueError) as error:
-            raise LedgerError(f"{path}: cannot be resumed ({error})") from error
+            reason = connections.reason_of(error, path)
+            raise LedgerError(f"{path}: cannot be resumed ({reason})") from error
         finally:
             if ledger is None:
                 lock.release()
@@ -438,6 +427,31 @@ class Ledger:
         columns["kind"] = str(EventKind.LEDGER_ROWS_DROPPED)
         insert(connection, "event", columns)
 
+    def reason_of(self, error: Exception) -> str:
+        """What stopped a transaction; see `BatchHooks`."""
+        return connections.reason_of(error, self.path)
+
     def rolled_back(self) -> None:
         """Forget series of a transaction that was undone; see `BatchHooks`."""
         self._samples.forget_series()
+
+
+@contextlib.contextmanager
+def _lock_of_new(path: Path) -> Iterator[WriterLock]:
+    """Lock a ledger that is to be made; where the block fails, all that was made of it goes again.
+
+    Raises:
+        RunError: when it is there by now, or another process writes it.
+    """
+    lock = WriterLock(path)
+    is_new = False
+    try:
+        is_new = not path.exists()
+        if not is_new:
+            raise RunError(f"{path}: exists already; another process has just begun that run")
+        yield lock
+    except BaseException:
+        if is_new:
+            connections.remove_database(path)
+        lock.release(remove=is_new)
+        raise

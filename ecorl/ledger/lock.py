@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import logging
 import os
 import struct
+import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import IO
 
 from ecorl.errors import LedgerError, RunError
+from ecorl.files import stand_in
+
+logger = logging.getLogger(__name__)
 
 _LOCKED: dict[Path, tuple[int, int, int]] = {}
 """Ledgers that this process writes, with its id and what tells the lock's file from all others.
@@ -24,6 +32,17 @@ on it, through whichever handle."""
 _FLOCK = "hhlli4x"
 """Layout of ``struct flock`` on 64-bit Linux: kind, origin, start, length, owner."""
 
+_HELD = (errno.EACCES, errno.EAGAIN)
+"""Errors of a lock that another process holds; all others say that the file system knows no locks
+(ENOLCK: NFS without its lock service; ENOSYS: Lustre without ``-o flock``)."""
+
+_ATTEMPTS = 5
+"""How often a lock's file is opened that its last owner removes meanwhile. Invented."""
+
+_WATCH_S = 3.0
+"""For how long a log is watched for a writer on another machine, s. Invented: a run's readings are
+written ten times a second, and file systems between machines show it within a second or two."""
+
 
 class WriterLock:
     """Holds the lock of a ledger's writer; the system frees it when the process dies, however.
@@ -32,34 +51,49 @@ class WriterLock:
     worker of its data loader) inherits an flock with the open file and would hold it after the
     trainer was killed, so that the run could not be resumed. A record lock is this process's alone.
 
+    Where the ledger's file system knows no such locks, a file in the temporary folder of this
+    machine stands in. A writer on another machine, or in another container, shows then by its log
+    that grows.
+
     Args:
         path: the ledger's file; the lock is a file beside it.
 
+    Attributes:
+        in_folder: whether the lock is beside the ledger; False where another file stands in.
+
     Raises:
         RunError: when a process writes this ledger already.
-        LedgerError: when the folder cannot be written.
+        LedgerError: when the folder cannot be written, or locks are known nowhere.
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         with _GUARD:
             if path in _LOCKED:
                 raise RunError(f"{path}: this process writes it already")
             try:
-                self._handle = _lock_file(path).open("ab")
+                found = _hold(_lock_file(path), path)
             except OSError as error:
                 raise LedgerError(f"{path}: cannot be written ({error})") from error
-            try:
-                fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                self._handle.close()
-                raise RunError(f"{path}: another process is writing this run") from error
-            self._path = path
+            self.in_folder = not isinstance(found, OSError)
+            self._handle = _hold_stand_in(path, found) if isinstance(found, OSError) else found
             _LOCKED[path] = (os.getpid(), *_identity(os.fstat(self._handle.fileno())))
+        if not self.in_folder and _is_growing(path):
+            self.release()
+            raise RunError(f"{path}: a process on another machine is writing this run")
 
-    def release(self) -> None:
-        """Free the lock; safe to call twice."""
+    def release(self, *, remove: bool = False) -> None:
+        """Free the lock; safe to call twice.
+
+        Args:
+            remove: whether its file goes too.
+        """
         with _GUARD:
-            _LOCKED.pop(self._path, None)
+            if _LOCKED.pop(self._path, None) is not None:
+                if remove:
+                    _remove(_lock_file(self._path))
+                if not self.in_folder:
+                    _remove(_stand_in(self._path))
             self._handle.close()
 
 
@@ -71,31 +105,130 @@ def is_being_written(path: Path) -> bool | None:
 
     Returns:
         None where it cannot be told: the lock's file cannot be read, or its file system knows no
-        such locks. False says nothing of processes on other machines.
+        such locks and the log may be another container's. False says nothing of processes on other
+        machines.
     """
-    lock = _lock_file(path.absolute())
-    with _GUARD:
+    path = path.absolute()
+    with _GUARD, contextlib.suppress(OSError):
+        # Whoever writes a ledger has made its lock's file, and has a log.
+        lock = _lock_file(path)
+        held = _is_held(lock) if lock.exists() else False
+        if held is not None:
+            return held
+        if (local := _stand_in(path)).exists():
+            return _is_held(local)
+        return None if _log(path).exists() else False
+    return None
+
+
+def knows_locks(path: Path) -> bool:
+    """Whether the file system of a ledger knows POSIX locks; True where that cannot be told.
+
+    Args:
+        path: the ledger's file.
+    """
+    path = path.absolute()
+    with _GUARD, contextlib.suppress(OSError):
+        lock = _lock_file(path)
+        # One without a lock's file is written by nobody, so that its own may be asked.
+        return _is_held(lock if lock.exists() else path) is not None
+    return True
+
+
+def _hold(file: Path, path: Path) -> IO[bytes] | OSError:
+    """Lock a file for the writer of a ledger.
+
+    Returns:
+        The open file; or the error of a file system that knows no locks.
+
+    Raises:
+        RunError: when another process holds it.
+        OSError: when it cannot be opened.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        handle = file.open("ab")
         try:
-            found = _identity(lock.stat())
-            if (os.getpid(), *found) in _LOCKED.values():
-                return True
-            with lock.open("rb") as handle:
-                return _is_locked(handle)
-        except FileNotFoundError:
-            return False  # whoever writes a ledger has made it
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Removed by its last owner meanwhile, it would keep nobody out.
+            with contextlib.suppress(FileNotFoundError):
+                same = _identity(os.fstat(handle.fileno())) == _identity(file.stat())
+                if same or attempt == _ATTEMPTS:
+                    return handle
+        except OSError as error:
+            handle.close()
+            if error.errno in _HELD:
+                raise RunError(f"{path}: another process is writing this run") from error
+            return error
+        handle.close()
+    raise FileNotFoundError(errno.ENOENT, "removed again and again", str(file))
+
+
+def _hold_stand_in(path: Path, why: OSError) -> IO[bytes]:
+    """Lock the file that stands in for one beside the ledger."""
+    reason = f"the file system of {path.parent} knows no POSIX locks ({why.strerror})"
+    try:
+        found = _hold(_stand_in(path), path)
+    except OSError as error:
+        raise LedgerError(f"{path}: {reason}, and {error}") from error
+    if isinstance(found, OSError):
+        raise LedgerError(f"{path}: {reason}, nor does that of {tempfile.gettempdir()}")
+    logger.warning("ledger: %s: begin this run on one machine at a time", reason)
+    return found
+
+
+def _is_growing(path: Path) -> bool:
+    """Whether somebody writes to a ledger's log, watched for some time; at once without a log."""
+    end_s = time.monotonic() + _WATCH_S
+    before = _log_state(path)
+    while before is not None and time.monotonic() < end_s:
+        time.sleep(0.1)
+        if _log_state(path) != before:
+            return True
+    return False
+
+
+def _log_state(path: Path) -> tuple[int, int] | None:
+    # Opened anew each time: so network file systems ask their server.
+    with contextlib.suppress(OSError), _log(path).open("rb") as handle:
+        found = os.fstat(handle.fileno())
+        return found.st_size, found.st_mtime_ns
+    return None
+
+
+def _is_held(file: Path) -> bool | None:
+    """Whether a process holds a lock's file; None: its file system knows no locks.
+
+    Raises:
+        OSError: when it cannot be opened.
+    """
+    if (os.getpid(), *_identity(file.stat())) in _LOCKED.values():
+        return True
+    with file.open("rb") as handle:
+        # Asking takes no lock.
+        asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        try:
+            answer = fcntl.fcntl(handle, fcntl.F_GETLK, asked)
         except OSError:
             return None
-
-
-def _is_locked(handle: IO[bytes]) -> bool:
-    """Whether another process holds the lock of a writer; asking takes no lock."""
-    asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-    answer = fcntl.fcntl(handle, fcntl.F_GETLK, asked)
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)
 
 
 def _lock_file(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
+
+
+def _stand_in(path: Path) -> Path:
+    """The file on this machine's own disk whose lock stands in for one beside the ledger."""
+    return stand_in(_lock_file(path))
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:

@@ -22,10 +22,7 @@ run lives and back in one file once it is closed. Conventions:
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import tempfile
-from pathlib import Path
 
 SCHEMA_VERSION = 7
 """``PRAGMA user_version``; raised with every change of the tables (see
@@ -207,59 +204,3 @@ def create_tables(connection: sqlite3.Connection) -> None:
     )
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def open_for_writing(path: Path) -> sqlite3.Connection:
-    """A connection in WAL mode, to be used by one thread at a time.
-
-    ``synchronous = NORMAL``: a commit survives the death of the process at any instant; after a
-    loss of power the newest commits may be missing, the file stays sound.
-
-    Raises:
-        sqlite3.Error: when the file cannot be opened or written.
-    """
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA journal_size_limit = 4194304")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
-_FOLDER_NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-
-
-def open_for_reading(
-    path: Path,
-) -> tuple[sqlite3.Connection, tempfile.TemporaryDirectory[str] | None]:
-    """A read-only connection to the file itself, or to a copy where SQLite cannot read it in place.
-
-    Returns:
-        The connection, and the folder of the copy, to be cleaned up after it; None without one.
-
-    Raises:
-        sqlite3.Error, OSError: when the file cannot be opened.
-    """
-    connection = _connect(path, "mode=ro")
-    try:
-        connection.execute("PRAGMA schema_version").fetchone()
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _FOLDER_NOT_WRITABLE:
-            return connection, None
-        connection.close()
-    else:
-        return connection, None
-    wal = path.with_name(path.name + "-wal")
-    if not wal.is_file():
-        return _connect(path, "immutable=1"), None
-    copy = tempfile.TemporaryDirectory(prefix="ecorl-ledger-")
-    for file in (path, wal):
-        shutil.copyfile(file, Path(copy.name, file.name))
-    return _connect(Path(copy.name, path.name), "mode=rw"), copy
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True, timeout=5.0, isolation_level=None)

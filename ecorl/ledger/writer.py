@@ -87,6 +87,14 @@ class BatchHooks(Protocol):
         """
         ...
 
+    def reason_of(self, error: Exception) -> str:
+        """What stopped a transaction, in words.
+
+        Args:
+            error: that it raised.
+        """
+        ...
+
     def rolled_back(self) -> None:
         """Drop what was remembered of a transaction that was undone."""
         ...
@@ -164,7 +172,7 @@ class RowWriter:
         self._dropped = 0
         # Of the dropped rows those without a note, and those noted in the transaction under way.
         self._untold = self._told = Drops()
-        self._in_outage = False
+        self._in_outage, self._reason = False, ""
         self._thread = threading.Thread(target=self._run, name="ecorl-ledger", daemon=True)
         self._thread.start()
 
@@ -317,10 +325,12 @@ class RowWriter:
                 # Another program holds the write lock (a shell, say): the rows can wait.
                 return True
             self._rollback()
+            if not self._in_outage:
+                self._reason = self._hooks.reason_of(error)
             with self._wake:
                 # Its notes of earlier ones are undone with it.
                 self._untold, self._told = self._told.and_those(self._untold), Drops()
-                self._note_drop(batch, str(error), outage=True)
+                self._note_drop(batch, self._reason, outage=True)
             return False
         self._told = Drops()
         if self._in_outage:

@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ecorl.errors import RunError
-from ecorl.files import write_whole
+from ecorl.files import lockable, write_whole
 
 FORMAT = "ecorl.policy-history/1"
 CURRENT, HISTORY = "current.onnx", "history.json"
@@ -68,7 +68,7 @@ class Versions:
         """
         make_folder(self.folder)
         try:
-            held = FileLock(self.folder / ".lock").acquire(timeout=0)
+            held = FileLock(lockable(self.folder / ".lock")).acquire(timeout=0)
         except Timeout as error:
             raise RunError(f"{self.folder}: another command is changing this policy") from error
         with held:

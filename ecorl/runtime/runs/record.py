@@ -24,6 +24,7 @@ import ecorl
 from ecorl.config import Config, config_toml, parse_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, EcorlError, LedgerError, RunError
+from ecorl.files import made_folder
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.plain_text import line_at, text_refusal
@@ -238,6 +239,7 @@ def create_run(
 
     Raises:
         RunError: when the folder holds a run already, or cannot be written.
+        LedgerError: when the ledger cannot be written. Nothing is left behind in all cases.
     """
     check_unused(folder)
     check_path(folder)
@@ -248,18 +250,26 @@ def create_run(
         what = f"{line_at(error)}, since that path is no text to this process"
         raise RunError(f"run_dir: {folder} cannot record {what}") from error
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.toml").write_text(text, "utf-8")
+        before = frozenset(folder.iterdir()) if folder.is_dir() else frozenset()
+        with made_folder(folder):
+            # First, since its lock keeps a second run out that begins at the same time.
+            ledger = Ledger.create(
+                folder / LEDGER_FILE,
+                run_id=f"{config.name}-{config.seed}",
+                config_toml=text,
+                meta=facts,
+                raw_samples=config.ledger.raw_samples,
+                node=this_node(),
+            )
+            try:
+                (folder / "config.toml").write_text(text, "utf-8")
+            except BaseException:
+                ledger.close()
+                remove_run(folder, before)
+                raise
     except OSError as error:
         raise RunError(f"run_dir: {folder} cannot be written ({error})") from error
-    return Ledger.create(
-        folder / LEDGER_FILE,
-        run_id=f"{config.name}-{config.seed}",
-        config_toml=text,
-        meta=facts,
-        raw_samples=config.ledger.raw_samples,
-        node=this_node(),
-    )
+    return ledger
 
 
 def open_attached_run(
@@ -391,7 +401,8 @@ def remove_run(folder: Path, before: Collection[Path] | None) -> None:
         return
     for file in (folder / "config.toml", *folder.glob(f"{LEDGER_FILE}*")):
         if file not in before:
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
     if folder / NODES_FOLDER not in before:
         shutil.rmtree(folder / NODES_FOLDER, ignore_errors=True)
 

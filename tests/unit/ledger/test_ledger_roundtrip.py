@@ -220,7 +220,7 @@ def test_one_writer_only_and_clear_errors(tmp_path):
     Ledger.open_for_resume(ledger.path, from_step=0).close()
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(LedgerError, match="cannot be made"):
+    with pytest.raises(LedgerError, match="cannot be written.*File exists"):
         make(blocked)
 
 

@@ -25,7 +25,7 @@ from ecorl.bench.tokens_per_joule.plan import BenchPlan, Stand, stand_data, stan
 from ecorl.bench.tokens_per_joule.running.idle import IdleReading
 from ecorl.config import parse_config
 from ecorl.errors import RunError
-from ecorl.files import write_whole
+from ecorl.files import lockable, write_whole
 from ecorl.records import Provenance
 from ecorl.runtime.runs.record import is_complete
 
@@ -127,7 +127,7 @@ class BenchFolder:
                     f"{self.path} holds something else: choose another folder with --out"
                 )
         self._make(self.path)
-        lock = FileLock(self.path / _LOCK_FILE, timeout=0)
+        lock = FileLock(lockable(self.path / _LOCK_FILE), timeout=0)
         try:
             lock.acquire()
         except Timeout as error:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from ecorl.files import lockable
+
 logger = logging.getLogger(__name__)
 
 LOCK_S = 900.0
@@ -40,7 +42,7 @@ def locked(path: Path, limit_s: float | None = LOCK_S) -> Iterator[None]:
         OSError: when the lock's file cannot be written, or is not free in time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, timeout=-1 if limit_s is None else limit_s)
+    lock = FileLock(lockable(path), timeout=-1 if limit_s is None else limit_s)
     try:
         lock.acquire()
     except Timeout:
@@ -66,7 +68,8 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder.parent))
     try:
         yield temporary
-        temporary.chmod(0o755)
+        with contextlib.suppress(OSError):  # some file systems know no permissions
+            temporary.chmod(0o755)
         for path in (*temporary.rglob("*"), temporary):
             _flush(path)
         try:

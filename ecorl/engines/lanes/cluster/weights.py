@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from ecorl.errors import CheckpointError
-from ecorl.files import write_whole
+from ecorl.files import lockable, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def write_copy(manifest: CheckpointManifest, files: Mapping[str, bytes]) -> Path
     target = copy_folder(manifest)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with FileLock(target / ".lock"):
+        with FileLock(lockable(target / ".lock")):
             if not holds(target, manifest):
                 for name, own in manifest.files:
                     if hashlib.sha256(files[name]).hexdigest() != own:

@@ -1,0 +1,31 @@
+"""Builds the library that makes a folder a poor file system; see poor_file_system.c."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("poor_file_system.c")
+
+
+def build(folder: Path) -> Path:
+    library = folder / "poor_file_system.so"
+    flags = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror"]
+    command = ["cc", *flags, "-o", str(library), str(SOURCE), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    return library
+
+
+def environment(
+    library: Path, folder: Path, later: Path | None = None, **refused: int
+) -> dict[str, str]:
+    """Variables of a process for which a folder refuses what is named, from the start or later."""
+    traits = ",".join(f"{what}={number}" for what, number in refused.items())
+    return {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "ECORL_FAKE_FS_FOLDER": str(folder),
+        "ECORL_FAKE_FS": traits,
+        **({} if later is None else {"ECORL_FAKE_FS_SWITCH": str(later)}),
+    }
