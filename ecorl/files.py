@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_IN_MEMORY = "/dev/shm"
+"""Folder of files in the memory of this machine."""
+
 
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file atomically: readers find the old content or the new, never a part.
@@ -100,10 +103,12 @@ def lockable(path: Path) -> Path:
 
 
 def stand_in(path: Path) -> Path:
-    """A file in this machine's temporary folder that stands in for one whose file system is poor.
+    """A file of this machine's alone that stands in for one whose file system knows no locks.
 
     Args:
         path: the file; it need not exist.
     """
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-    return Path(tempfile.gettempdir(), f"ecorl-{name}{path.suffix}")
+    # In memory where that can be: a temporary folder may lie on the same file system.
+    is_usable = os.access(_IN_MEMORY, os.W_OK | os.X_OK)
+    return Path(_IN_MEMORY if is_usable else tempfile.gettempdir(), f"ecorl-{name}.lock")

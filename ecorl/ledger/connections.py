@@ -168,7 +168,8 @@ def _open_copy(path: Path) -> tuple[sqlite3.Connection, tempfile.TemporaryDirect
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copyfile(file, target)
             if [_header(file) for file in files] == before:
-                return _connect(Path(copy.name, path.name), "mode=rw"), copy
+                # Nobody else knows it, and the temporary folder may know no locks either.
+                return connect_for_writing(Path(copy.name, path.name), alone=True), copy
         raise OSError(f"it was changed while it was copied, {_COPIES} times in turn")
     except BaseException:
         copy.cleanup()

@@ -8,7 +8,6 @@ import fcntl
 import logging
 import os
 import struct
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -51,9 +50,8 @@ class WriterLock:
     worker of its data loader) inherits an flock with the open file and would hold it after the
     trainer was killed, so that the run could not be resumed. A record lock is this process's alone.
 
-    Where the ledger's file system knows no such locks, a file in the temporary folder of this
-    machine stands in. A writer on another machine, or in another container, shows then by its log
-    that grows.
+    Where the ledger's file system knows no such locks, a file in this machine's memory stands in. A
+    writer on another machine, or in another container, shows then by its log that grows.
 
     Args:
         path: the ledger's file; the lock is a file beside it.
@@ -109,16 +107,18 @@ def is_being_written(path: Path) -> bool | None:
         machines.
     """
     path = path.absolute()
-    with _GUARD, contextlib.suppress(OSError):
-        # Whoever writes a ledger has made its lock's file, and has a log.
-        lock = _lock_file(path)
-        held = _is_held(lock) if lock.exists() else False
-        if held is not None:
-            return held
-        if (local := _stand_in(path)).exists():
-            return _is_held(local)
-        return None if _log(path).exists() else False
-    return None
+    with _GUARD:
+        try:
+            held = _is_held(_lock_file(path))
+            if held is not None:
+                return held
+            if (local := _stand_in(path)).exists():
+                return _is_held(local)
+            return None if _log(path).exists() else False
+        except FileNotFoundError:
+            return False  # whoever writes a ledger has made it
+        except OSError:
+            return None
 
 
 def knows_locks(path: Path) -> bool:
@@ -171,7 +171,7 @@ def _hold_stand_in(path: Path, why: OSError) -> IO[bytes]:
     except OSError as error:
         raise LedgerError(f"{path}: {reason}, and {error}") from error
     if isinstance(found, OSError):
-        raise LedgerError(f"{path}: {reason}, nor does that of {tempfile.gettempdir()}")
+        raise LedgerError(f"{path}: {reason}, nor does that of {_stand_in(path).parent}")
     logger.warning("ledger: %s: begin this run on one machine at a time", reason)
     return found
 

@@ -11,7 +11,8 @@
  *   write     data and new files; the folder then reads, but is not changed
  *   attributes  chmod, and fsync of a folder
  *
- * Where ECORL_FAKE_FS_SWITCH is set, all works until the file that it names is there.
+ * ECORL_FAKE_FS_LATER says what else is refused once the file is there that ECORL_FAKE_FS_SWITCH
+ * names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,16 +33,21 @@
   static type (*real)(__VA_ARGS__);                    \
   if (!real) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
 
-/* The errno with which something is refused; 0: it is allowed. */
-static int refusal(const char *what) {
-  const char *traits = getenv("ECORL_FAKE_FS"), *later = getenv("ECORL_FAKE_FS_SWITCH");
+/* The errno of a word in a list of them; 0: it is not there. */
+static int number_of(const char *what, const char *words) {
   size_t length = strlen(what);
-  if (!traits || (later && access(later, F_OK))) return 0;
-  for (const char *word = traits; word; word = strchr(word, ',')) {
+  for (const char *word = words; word; word = strchr(word, ',')) {
     if (*word == ',') ++word;
     if (!strncmp(word, what, length) && word[length] == '=') return atoi(word + length + 1);
   }
   return 0;
+}
+
+/* The errno with which something is refused; 0: it is allowed. */
+static int refusal(const char *what) {
+  const char *by = getenv("ECORL_FAKE_FS_SWITCH");
+  int number = number_of(what, getenv("ECORL_FAKE_FS"));
+  return number || !by || access(by, F_OK) ? number : number_of(what, getenv("ECORL_FAKE_FS_LATER"));
 }
 
 static int is_below(const char *path) {

@@ -17,15 +17,20 @@ def build(folder: Path) -> Path:
     return library
 
 
-def environment(
-    library: Path, folder: Path, later: Path | None = None, **refused: int
-) -> dict[str, str]:
-    """Variables of a process for which a folder refuses what is named, from the start or later."""
-    traits = ",".join(f"{what}={number}" for what, number in refused.items())
+def environment(library: Path, folder: Path, **refused: int) -> dict[str, str]:
+    """Variables of a process for which a folder refuses what is named, with these errnos."""
     return {
         **os.environ,
         "LD_PRELOAD": str(library),
         "ECORL_FAKE_FS_FOLDER": str(folder),
-        "ECORL_FAKE_FS": traits,
-        **({} if later is None else {"ECORL_FAKE_FS_SWITCH": str(later)}),
+        "ECORL_FAKE_FS": _words(refused),
     }
+
+
+def later(switch: Path, **refused: int) -> dict[str, str]:
+    """Further variables, of what is refused once a file is there."""
+    return {"ECORL_FAKE_FS_SWITCH": str(switch), "ECORL_FAKE_FS_LATER": _words(refused)}
+
+
+def _words(refused: dict[str, int]) -> str:
+    return ",".join(f"{what}={number}" for what, number in refused.items())

@@ -220,7 +220,7 @@ def test_one_writer_only_and_clear_errors(tmp_path):
     Ledger.open_for_resume(ledger.path, from_step=0).close()
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(LedgerError, match="cannot be written.*File exists"):
+    with pytest.raises(LedgerError, match=r"cannot be written .*File exists"):
         make(blocked)
 
 
@@ -375,7 +375,7 @@ def test_text_that_cannot_be_written_is_refused_and_leaves_no_lock(tmp_path, giv
         with pytest.raises(RunError, match="no valid text") as caught:
             Ledger.create(folder / LEDGER_FILE, **(fine | given))
         str(caught.value).encode("utf-8")
-    assert [p.name for p in folder.iterdir()] == [LEDGER_FILE + ".lock"]
+        assert not folder.exists()
     Ledger.create(folder / LEDGER_FILE, **fine).close()
     with LedgerReader(folder) as reader:
         assert reader.run().run_id == "r"
