@@ -105,11 +105,14 @@ class FileReader:
         self._last_times: dict[int, float] | None = None
         self._sound: set[str] = set()
         self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._open()
+
+    def _open(self) -> None:
         try:
             self._connection, self._copy = open_for_reading(self.path)
             self._connection.row_factory = sqlite3.Row
             self._version = check_version(self._connection, self.path)
-            self.refresh()
+            self._begin()
         except (*DAMAGE, OSError) as error:
             self.close()
             raise LedgerError(f"{self.path}: cannot be opened ({reason(error)})") from error
@@ -120,13 +123,18 @@ class FileReader:
     def refresh(self) -> None:
         """See what was written since; until then all accessors show one and the same instant.
 
-        A copy, made where the file cannot be read in place, stays as it was made.
-
         Raises:
             LedgerError: when the file cannot be read.
         """
+        if self._copy is not None:
+            self.close()
+            self._open()
+            return
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+        self._begin()
+
+    def _begin(self) -> None:
         self._last_times = None
         self._sound.clear()
         self._connection.execute("BEGIN")

@@ -63,6 +63,10 @@ def note_end(folder: Path, error: BaseException | None) -> None:
         _RAN_OUT.discard(folder.absolute())
 
 
+_LEAST_BYTES = 4096
+"""What a folder must have room for before a run begins in it: a page of its ledger."""
+
+
 def ending_by(error: BaseException) -> tuple[EventKind, str]:
     """What to record of a run that an exception ends.
 
@@ -367,9 +371,9 @@ def check_writable(folder: Path) -> None:
     check_path(folder)
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with made_folder(folder), tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_LEAST_BYTES))
+            file.flush()
         for path in missing:
             path.rmdir()
     except OSError as error:

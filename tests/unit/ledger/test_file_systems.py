@@ -13,7 +13,7 @@ import pytest
 
 from ecorl.errors import RunError
 from ecorl.files import lockable, stand_in, write_whole
-from ecorl.ledger import LEDGER_FILE, LedgerReader
+from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import EventKind
 from ecorl.runtime.runs.record import create_run
 from tests.fakes.file_system.poor_file_system import build, environment, later
@@ -72,10 +72,12 @@ from ecorl.ledger import Ledger, LedgerReader, is_being_written
 path = Path(sys.argv[1])
 print(is_being_written(path))
 ledger = Ledger.open_for_resume(path, from_step=10**9)
-ledger.metric(10**6, "reward", 1.0)
-assert ledger.flush()
 with LedgerReader(path) as reader:
+    ledger.metric(10**6, "reward", 1.0)
+    assert ledger.flush()
     print(len(reader.metrics()), *[a.attempt for a in reader.attempts()])
+    reader.refresh()
+    print(len(reader.metrics()))
 ledger.close()
 with LedgerReader(path) as reader:
     print(len(reader.metrics()))
@@ -138,11 +140,42 @@ def test_a_record_is_read_while_it_is_written_and_gone_on_with_when_killed(
     assert ("begin this run on one machine at a time" in told) == ("locks" in refused)
     resumed = run(RESUME, path, env=poor)
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout.splitlines() == ["False", "1002 1 2", "1002"]
+    assert resumed.stdout.splitlines() == ["False", "1001 1 2", "1002", "1002"]
     assert names(path.parent) == {LEDGER_FILE, f"{LEDGER_FILE}.lock"}
     # On any other file system too.
     with LedgerReader(path) as reader:
         assert len(reader.metrics()) == 1002
+
+
+HALF_DONE = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN")
+for i in range(2000):
+    connection.execute("UPDATE metric SET value = -1")
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (str(i), "x" * 2000))
+os._exit(0)
+"""
+
+
+def test_a_change_that_was_cut_off_is_undone_in_a_copy(library, tmp_path):
+    """A resume brings files of earlier versions up to date, outside WAL mode."""
+    path = tmp_path / LEDGER_FILE
+    with Ledger.create(path, run_id="r", config_toml="", meta={}) as ledger:
+        for i in range(500):
+            ledger.metric(i, "reward", 1.0)
+    before = path.read_bytes()
+    assert run(HALF_DONE, path).returncode == 0
+    assert path.read_bytes() != before
+    assert path.with_name(f"{LEDGER_FILE}-journal").stat().st_size > 0
+    read = (
+        "import sys; from pathlib import Path; from ecorl.ledger import LedgerReader\n"
+        "print({row.value for row in LedgerReader(Path(sys.argv[1])).metrics()})"
+    )
+    for refused in ({"locks": errno.ENOLCK}, {"write": errno.EROFS}):
+        done = run(read, path, env=environment(library, tmp_path, **refused))
+        assert done.stdout == "{1.0}\n", done.stderr
 
 
 def test_a_writer_on_another_machine_is_seen_by_the_log_that_grows(library, tmp_path):
