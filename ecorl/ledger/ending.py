@@ -55,7 +55,7 @@ def ending_of(
     if writing:
         return RunEnding.RUNNING, None
     if writing is None:
-        why = "whether it is still running cannot be told: its lock is unreadable"
+        why = "whether it is still running cannot be told: its lock cannot be asked"
         return RunEnding.NO_END, why
     host = _foreign_host(reader)
     if host is not None:
