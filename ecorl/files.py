@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -10,6 +11,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_NO_REPLACING = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EBUSY,
+    errno.EEXIST,
+    errno.ETXTBSY,
+    errno.EOPNOTSUPP,
+)
+"""Errors of a rename over a file where the file system does not know it, or the file is open."""
 
 _IN_MEMORY = "/dev/shm"
 """Folder of files in the memory of this machine."""
@@ -39,8 +50,8 @@ def write_whole(path: Path, content: bytes | str) -> None:
             os.fsync(file.fileno())
         try:
             temporary.replace(path)
-        except OSError:
-            if not path.is_file():
+        except OSError as error:
+            if error.errno not in _NO_REPLACING or not path.is_file():
                 raise
             _put_aside(path, temporary)
     except BaseException:
