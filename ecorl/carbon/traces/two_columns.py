@@ -17,7 +17,7 @@ UNNAMED = ("time", "value")
 """What the columns of a file without a header are called."""
 
 _ESTIMATED = re.compile(r"estimate", re.IGNORECASE)
-_MARGINAL = re.compile(r"marginal|moer", re.IGNORECASE)
+_MARGINAL = re.compile(r"marginal|moer|[ls]rmer", re.IGNORECASE)
 
 
 _SHORTEST_TIME = len("20220131")

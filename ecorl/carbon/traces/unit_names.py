@@ -39,14 +39,17 @@ def unit_of(name: str) -> Unit | None:
         ValueError: for a unit that is none of an intensity, or that may mean several.
     """
     plain = _plain(name)
-    other = _OTHER_GAS.search(plain)
-    if other is not None and not re.search(_CO2, plain, re.IGNORECASE):
+    gases = list(_NAMED_GAS.finditer(plain))
+    other = None if gases else _OTHER_THING.search(plain)
+    if other is not None:
         raise ValueError(f"the values are of {other[0]}, not of CO2")
     found = _KNOWN_ENERGY.search(plain) or _ANY_ENERGY.search(plain)
     if found is None:
         if _OTHER_UNIT.search(plain) or re.search(r"[(\[]", name):
             raise ValueError(_UNKNOWN)
         return None
+    if _TIMES.search(plain[: found.start()]) or _AND_MORE.match(plain, found.end()):
+        raise ValueError(_UNKNOWN)
     mass = " ".join(re.split(r"[ _-]+", found["mass"]))
     grams = _GRAMS_BY_CASE.get(mass) or _GRAMS.get(mass.lower())
     if grams is None and mass.lower() in _UNCLEAR:
@@ -54,9 +57,8 @@ def unit_of(name: str) -> Unit | None:
     kwh = _KWH.get(re.sub(r"[^a-z]", "", found["energy"].lower()))
     if grams is None or kwh is None:
         raise ValueError(_UNKNOWN)
-    gas = found if found["gas"] else _GAS_BEHIND.match(plain, found.end())
     # Who writes no gas, or an equivalent of it, means all of them.
-    is_co2 = gas is not None and gas["gas"] and not gas["equivalent"] and not gas["before"]
+    is_co2 = gases and not any(gas["before"] or gas["equivalent"] for gas in gases)
     return Unit(grams / kwh, Gas.CO2 if is_co2 else Gas.CO2E)
 
 
@@ -88,25 +90,34 @@ _KWH = {
     for watt_hour in watt_hours
 }
 
-_MASS = r"(?<![a-z0-9])(?P<mass>(?:(?:metric|short)[ _-]+)?[a-z]+?)"
+_MASS = r"(?<![^\W_])(?P<mass>(?:(?:metric|short)[ _-]+)?[a-z]+?)"
 # Programs that read UTF-8 as something else spoil the small 2.
-_CO2 = "co[ _]?[2?\ufffd]"
-_EQUIVALENT = "e|equ?|equiv|equivalente?s?|aq|aquivalente?|ekv|ækv"
 _GAS = (
-    rf"(?:[ _.*-]*(?:(?:of|de) )?(?P<before>eq[ .-]*)?(?P<gas>{_CO2})"
-    rf"(?:[ _-]*(?P<equivalent>{_EQUIVALENT})\.?(?![a-z]))?)?"
+    r"(?P<before>eq[ .-]*)?(?:co[ _]?[2?\ufffd]|carbon[ _]dioxide)"
+    r"(?:[ _-]*(?P<equivalent>e|(?:e|ae?)q[a-z]*|[eæ]kv)\.?(?![a-z]))?"
 )
+_NAMED_GAS = re.compile(_GAS, re.IGNORECASE)
+_OF = rf"(?:[ _.*-]*(?:(?:of|de) )?{_GAS})?"
 _WATT_HOURS = r"(?P<energy>[kmgt]?w[ .*-]?h(?:r|[ _-]?el?)?|[a-z]*watt[ _-]?hours?)(?![a-z])"
 _PER = r"(?:[ _]*/[ _]*|[ _]+(?:per|pro|par|por)[ _]+)"
 # An amount, perhaps what it is of, and an energy: g_per_kwh, gCO2eq/kWh, kg CO2 MWh^-1.
 _KNOWN_ENERGY = re.compile(
-    rf"{_MASS}{_GAS}(?:{_PER}|_|(?P<inverse>[ .*]+)){_WATT_HOURS}(?(inverse) ?\^?-1)", re.IGNORECASE
+    rf"{_MASS}{_OF}(?:{_PER}|_|(?P<inverse>[ .*]+)){_WATT_HOURS}(?(inverse) ?\^?-1)", re.IGNORECASE
 )
-_ANY_ENERGY = re.compile(rf"{_MASS}{_GAS}{_PER}(?P<energy>[a-z]+)", re.IGNORECASE)
-_GAS_BEHIND = re.compile(_GAS, re.IGNORECASE)
-# Units of other things, and gases that are not CO2.
-_OTHER_UNIT = re.compile(r"%|(?<![a-z])([kmgt]?wh?|eur|usd|percent)(?![a-z])", re.IGNORECASE)
-_OTHER_GAS = re.compile(r"(?<![a-z])([ns]ox|so2|n2o|ch4|sf6)(?![a-z0-9])", re.IGNORECASE)
+_ANY_ENERGY = re.compile(rf"{_MASS}{_OF}{_PER}(?P<energy>[a-z]+)", re.IGNORECASE)
+# Multiples of a unit, and energy that is not electric: 100 g/kWh, gCO2/kWh*1000, gCO2/kWh(th).
+_TIMES = re.compile(r"(?<![^ *x])10+\^?[36]?[ *]*$", re.IGNORECASE)
+_AND_MORE = re.compile(r" ?[*x/] ?\d|[ _-]*(?:th|thermal|heat|fuel)(?![a-z])", re.IGNORECASE)
+_OTHER_UNIT = re.compile(
+    r"[%€$£]|(?<![a-z])(?:[kmgt]?wh?|eur|usd|price|percent(?:age)?|share|(?:t|kg|lbs?)[ _-]?co2\w*)"
+    r"(?![a-z])",
+    re.IGNORECASE,
+)
+_OTHER_THING = re.compile(
+    r"(?<![a-z])(?:[ns]ox|so2|n2o|ch4|sf6|co|methane|n?m?vocs?|pm ?[0-9.]+|particulates?|dust|hg"
+    r"|mercury|ash|waste|water|steam|coal|fuel(?![ _-]*mix))(?![a-z0-9])",
+    re.IGNORECASE,
+)
 
 _SPOILT_2 = "₂".encode().decode("cp1252")
 _PLAIN = str.maketrans(

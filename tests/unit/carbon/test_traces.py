@@ -214,8 +214,9 @@ def test_an_unknown_unit_is_refused(tmp_path, name):
     assert refused(path, "the unit is not known").startswith(f"{path}:1: column 2 = '{name}': ")
 
 
-def test_marginal_intensities_are_refused(tmp_path):
-    refused(write(tmp_path, two([100, 200], "time,moer_g_per_kwh")), "not marginal")
+@pytest.mark.parametrize("name", ["moer_g_per_kwh", "lrmer_co2e kg/MWh"])
+def test_marginal_intensities_are_refused(tmp_path, name):
+    refused(write(tmp_path, two([100, 200], f"time,{name}")), "not marginal")
 
 
 def test_without_a_unit_grams_are_assumed_and_told(tmp_path):

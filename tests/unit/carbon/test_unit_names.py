@@ -64,6 +64,12 @@ def test_composed_units_are_read(mass, gap, gas, is_inverse, per, energy, around
         ("gCO₂eq/kWh".encode().decode("cp1252"), 1, Gas.CO2E),
         ("short tons CO2/MWh", 907.18474, Gas.CO2),
         ("MtCO2/TWh", 1000, Gas.CO2),
+        ("CO2 (g/kWh)", 1, Gas.CO2),
+        ("taux_co2_g_kwh", 1, Gas.CO2),
+        ("CO2-Äq. (g/kWh)", 1, Gas.CO2E),
+        ("Carbon dioxide equivalent [kg/MWh]", 1, Gas.CO2E),
+        ("g CO2-Äquiv./kWh", 1, Gas.CO2E),
+        ("greenhouse gas of NO1, 10 min mean (g/kWh)", 1, Gas.CO2E),
     ],
 )
 def test_forms_of_exports(name, g_per_kwh, gas):
@@ -82,6 +88,17 @@ def test_forms_of_exports(name, g_per_kwh, gas):
         ("gC/kWh", "the unit is not known"),
         ("g/GJ", "the unit is not known"),
         ("EUR/MWh", "the unit is not known"),
+        ("PM2.5 (mg/kWh)", "the values are of PM2.5, not of CO2"),
+        ("Methane g/kWh", "the values are of Methane, not of CO2"),
+        ("water use (kg/kWh)", "the values are of water, not of CO2"),
+        ("µg/kWh", "the unit is not known"),
+        ("100 g/kWh", "the unit is not known"),
+        ("gCO2/kWh x10", "the unit is not known"),
+        ("gCO2/kWh(th)", "the unit is not known"),
+        ("total tCO2", "the unit is not known"),
+        ("renewable_percentage", "the unit is not known"),
+        ("share of wind", "the unit is not known"),
+        ("price €", "the unit is not known"),
     ],
 )
 def test_what_is_unclear_or_of_something_else_is_refused_by_name(name, why):
