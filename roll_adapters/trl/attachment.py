@@ -270,7 +270,7 @@ class TrlAttachment:
         self._count(rows, output)
         self._rollout.end_generation(run, rows)
         if self.first_prompt is not None:
-            self.first_prompt.read(output[0])
+            self.first_prompt.read(prompts, output[0])
         completions = output[3] if len(output) > 3 else output[2]
         self._rewards.submit(prompts, completions, output[1])
         return output

@@ -82,16 +82,17 @@ def test_prompts_of_a_run(files_of, caplog, tokenizer, prompts, told):
         assert told in line
 
 
-def trainer_of(rows, tokenizer=None):
-    return SimpleNamespace(processing_class=tokenizer or tokenizer_of(), train_dataset=rows)
+def trainer_of(rows, tokenizer=None, **more):
+    processing = tokenizer or tokenizer_of()
+    return SimpleNamespace(processing_class=processing, train_dataset=rows, **more)
 
 
 def test_a_trainer_with_text_prompts_is_warned_when_it_is_attached(caplog):
-    rows = [{"prompt": PROMPT}, {"prompt": PROMPT}]
+    rows = Dataset.from_list([{"prompt": PROMPT}, {"prompt": PROMPT}])
     with caplog.at_level(logging.WARNING):
-        FirstPrompt(trainer_of(Dataset.from_list(rows)))
+        FirstPrompt(trainer_of(rows))
         first = FirstPrompt(trainer_of(rows, SimpleNamespace(tokenizer=tokenizer_of())))
-        first.read([[1, 1, 5]])
+        first.read([PROMPT], [[1, 1, 5]])
     one, other = warnings_of(caplog)
     assert one == other
     assert one.startswith("the first prompt: the policy reads <s> (id 1) twice: the text has it,")
@@ -109,8 +110,8 @@ def test_a_stream_is_judged_by_its_first_batch_and_not_consumed(caplog):
     first = FirstPrompt(trainer_of(IterableDataset.from_generator(rows)))
     assert not taken
     with caplog.at_level(logging.WARNING):
-        first.read([[1, 1, 5], [1, 1, 5]])
-        first.read([[1, 1, 5]])
+        first.read([PROMPT, PROMPT], [[1, 1, 5], [1, 1, 5]])
+        first.read([PROMPT], [[1, 1, 5]])
     assert len(warnings_of(caplog)) == 1
 
 
@@ -119,18 +120,33 @@ def test_a_transform_of_the_user_is_not_called():
         raise AssertionError
 
     rows = Dataset.from_list([{"prompt": PROMPT}]).with_transform(transform)
-    FirstPrompt(trainer_of(rows)).read([[1, 5]])
+    FirstPrompt(trainer_of(rows)).read([PROMPT], [[1, 5]])
+
+
+MESSAGES = [{"role": "user", "content": "1"}]
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [[{"prompt": "1 2"}], [{"prompt": [{"role": "user", "content": "1"}]}], [], [{"x": 1}], None],
+    ("prompt", "more"), [(MESSAGES, {}), (PROMPT, {"rollout_func": lambda *_: None})]
+)
+def test_what_the_tokenizer_does_not_add_to_is_judged_by_what_is_read(prompt, more, caplog):
+    rows = Dataset.from_list([{"prompt": prompt}])
+    with caplog.at_level(logging.WARNING):
+        FirstPrompt(trainer_of(rows, **more)).read([prompt], [[1, 5]])
+        assert not warnings_of(caplog)
+        FirstPrompt(trainer_of(rows, **more)).read([prompt], [[1, 1, 5]])
+    (line,) = warnings_of(caplog)
+    assert line == "the first prompt: the policy reads <s> (id 1) twice: leave one out"
+
+
+@pytest.mark.parametrize(
+    "rows", [[{"prompt": "1 2"}], [{"prompt": MESSAGES}], [], [{"x": 1}], None]
 )
 def test_what_is_right_or_unknown_is_not_warned_of(rows, caplog):
-    first = FirstPrompt(trainer_of(rows))
-    first.read([[1, 5]])
+    trainer = trainer_of(None if rows is None else Dataset.from_list(rows))
+    FirstPrompt(trainer).read(["1"], [[1, 5]])
     FirstPrompt(SimpleNamespace())
-    FirstPrompt(trainer_of(rows)).read(None)
+    FirstPrompt(trainer).read(None, None)
     assert not warnings_of(caplog)
 
 

@@ -7,10 +7,8 @@ from typing import Any
 from datasets import Dataset
 
 from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.models.doubled_begin import DoubledBegin
 from roll_adapters.trl.inputs.limits import watch_of
 
-_FIRST = "the first prompt"
 _OR_ELSE = "give prompts as messages, or "
 
 
@@ -18,39 +16,47 @@ class FirstPrompt:
     """Warns, once, where a policy reads the token that begins a text twice.
 
     Nothing is taken from a stream, and no transform of the user's is called: such a dataset is
-    judged by the first prompt of the training.
+    judged by the first prompt of the training, as are messages and what the user's own
+    `rollout_func` reads.
 
     Args:
         trainer: of TRL.
     """
 
     def __init__(self, trainer: Any) -> None:
-        self._watch: DoubledBegin | None = None
+        self._trainer, self._is_known = trainer, False
         with EngineBoundary():
-            self._watch = self._made(trainer)
+            self._look_ahead()
 
-    def _made(self, trainer: Any) -> DoubledBegin | None:
-        """Look at the first row, and keep what looks at the first prompt where that shows none."""
-        processing = trainer.processing_class
-        tokenizer = getattr(processing, "tokenizer", processing)
-        watch = watch_of(tokenizer, "the policy", adds=True, or_else=_OR_ELSE)
-        rows = trainer.train_dataset
-        is_plain = isinstance(rows, list) or (
-            isinstance(rows, Dataset) and rows.format["type"] != "custom"
-        )
-        prompt = rows[0]["prompt"] if is_plain else None
-        if not isinstance(prompt, str):
-            return watch
-        watch.look(tokenizer(text=prompt, verbose=False)["input_ids"], _FIRST)
-        return None
+    def _look_ahead(self) -> None:
+        rows = self._trainer.train_dataset
+        if not isinstance(rows, Dataset) or rows.format["type"] == "custom":
+            return
+        prompt = rows.select_columns("prompt")[0]["prompt"]  # decodes no images beside it
+        if self._is_tokenised(prompt):
+            ids = _tokenizer(self._trainer)(text=prompt, verbose=False)["input_ids"]
+            self.read([prompt], [ids])
 
-    def read(self, prompt_ids: Any) -> None:
+    def _is_tokenised(self, prompt: Any) -> bool:
+        """Whether TRL gives a prompt to the tokenizer as it is."""
+        return isinstance(prompt, str) and getattr(self._trainer, "rollout_func", None) is None
+
+    def read(self, prompts: Any, prompt_ids: Any) -> None:
         """Look at the prompts of a batch; those of the first count.
 
         Args:
+            prompts: texts or messages.
             prompt_ids: token ids of each, as the policy reads them.
         """
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            with EngineBoundary():
-                watch.look(list(prompt_ids[0]), _FIRST)
+        if self._is_known:
+            return
+        self._is_known = True
+        with EngineBoundary():
+            adds = self._is_tokenised(prompts[0])
+            watch = watch_of(_tokenizer(self._trainer), "the policy", adds=adds, or_else=_OR_ELSE)
+            watch.look(list(prompt_ids[0]), "the first prompt")
+
+
+def _tokenizer(trainer: Any) -> Any:
+    processing = trainer.processing_class
+    return getattr(processing, "tokenizer", processing)
