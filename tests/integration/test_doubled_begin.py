@@ -24,15 +24,15 @@ TWICE = "twice"
 PROMPT = "<s> 1 2"
 
 
-def tokenizer_of(single="<s> $A", bos="<s>", eos="</s>"):
+def tokenizer_of(single="<s> $A", bos="<s>", eos="</s>", unk="<unk>"):
     """A tokenizer of whole words, with what it makes of a text."""
-    words = ["<pad>", "<s>", "</s>", "<unk>", *map(str, range(20))]
+    words = ["<pad>", "<s>", "</s>", unk or "3 words", *map(str, range(20))]
     made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = [(w, i) for i, w in enumerate(words) if w in single]
     made.post_processor = processors.TemplateProcessing(single, special_tokens=special)
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", bos_token=bos, eos_token=eos, unk_token="<unk>"
+        tokenizer_object=made, pad_token="<pad>", bos_token=bos, eos_token=eos, unk_token=unk
     )
 
 
@@ -45,6 +45,7 @@ def warnings_of(caplog):
 )
 def test_what_a_tokenizer_adds_before_a_text(single, begin):
     assert added_begin(tokenizer_of(single)) == begin
+    assert added_begin(tokenizer_of(single, unk=None)) == begin  # it refuses unknown words
 
 
 @pytest.fixture

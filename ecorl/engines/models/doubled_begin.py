@@ -63,18 +63,19 @@ class DoubledBegin:
 
 
 def added_begin(tokenizer: Any) -> list[int]:
-    """Tokens that a tokenizer of transformers adds before each text.
+    """Tokens that a tokenizer of transformers adds before each text; empty where it cannot be told.
 
     Args:
         tokenizer: the tokenizer, told to add its special tokens.
     """
-    text = "a"
-    plain, added = (
-        list(tokenizer(text=text, add_special_tokens=is_added, verbose=False)["input_ids"])
-        for is_added in (False, True)
-    )
-    places = range(len(added) - len(plain), 0, -1)
-    return next((added[:n] for n in places if added[n : n + len(plain)] == plain), [])
+    specials = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
+    added = tokenizer(text="", verbose=False)["input_ids"]
+    # Not any word: a vocabulary without it may have no token for unknown words, and refuse it.
+    for id, text in specials if added else ():
+        if id not in added:
+            ids = list(tokenizer(text=text, verbose=False)["input_ids"])
+            return ids[: ids.index(id)] if id in ids else []
+    return []
 
 
 def own_begin(tokenizer: Any) -> list[int]:
