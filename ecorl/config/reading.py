@@ -96,8 +96,6 @@ def load_config(source: str, overrides: Sequence[str] = (), key: str = "--config
         refusal = text_refusal(path)
         if refusal is not None:
             dotted = ".".join(map(str, parts))
-            if any(parse_override(item)[0] == dotted for item in overrides):
-                raise ConfigError(f"--set {dotted}", str(path), refusal)
             raise ConfigError(dotted, str(path), refusal, name, line_of(text, parts))
     return config
 

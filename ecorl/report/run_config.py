@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ecorl.config import Config, load_config, parse_config
+from ecorl.config import Config, parse_config, read_config_text
 from ecorl.errors import ConfigError
 from ecorl.ledger import RunRow
 from ecorl.runtime.runs.found import ATTACH, ORIGIN
@@ -63,6 +63,7 @@ def _from_file(path: Path) -> RunConfig:
     if not path.is_file():
         return RunConfig(None, f"{CONFIG_FILE} is not in the run folder: {_LOST}")
     try:
-        return RunConfig(load_config(str(path)))
+        # Read only: a path that this process cannot use does not matter.
+        return RunConfig(parse_config(*read_config_text(str(path))))
     except ConfigError as error:
         return RunConfig(None, f"{CONFIG_FILE} cannot be read ({error}): {_LOST}")

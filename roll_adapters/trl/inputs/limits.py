@@ -106,8 +106,8 @@ def watch_of(tokenizer: Any, model: str, *, adds: bool, or_else: str = "") -> Do
     """
     begin = added_begin(tokenizer) if adds else []
     mend = (
-        f"{or_else}save the tokenizer with add_bos_token = False, or leave it out of the text, "
-        "which a reward model reads as it is"
+        f"{or_else}save the tokenizer with add_bos_token = False, or leave it out of the "
+        "text, and a reward model reads none then"
     )
     ids = begin or own_begin(tokenizer)
     return DoubledBegin(model, ids, tokenizer.decode(ids), mend, adds=bool(begin))

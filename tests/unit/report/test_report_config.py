@@ -9,7 +9,8 @@ import sqlite3
 import pytest
 from rich.console import Console
 
-from ecorl.config import config_toml, validate_config
+from ecorl.config import config_toml, load_config, reading, validate_config
+from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE
 from ecorl.report import write_report
 
@@ -47,6 +48,16 @@ def test_no_word_of_a_difference_where_there_is_none(run, content):
     assert run.report().head.seed == 7
     assert all("differs" not in shown for shown in written(run))
     assert not any("config" in gap for gap in run.report().missing)
+
+
+def test_a_path_that_is_no_text_to_this_process_makes_no_difference(run, monkeypatch):
+    run.standard()
+    recorded(run, seed=7, run_dir="läufe")
+    run.config(seed=7, run_dir="läufe")
+    monkeypatch.setattr(reading, "text_refusal", lambda path: "a path in ascii")
+    with pytest.raises(ConfigError, match="a path in ascii"):
+        load_config(str(run.folder / "config.toml"))
+    assert all("differs" not in shown for shown in written(run))
 
 
 def test_a_broken_file_beside_a_recorded_config_does_no_harm(run):
