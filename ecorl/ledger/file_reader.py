@@ -112,7 +112,10 @@ class FileReader:
             self._connection, self._copy = open_for_reading(self.path)
             self._connection.row_factory = sqlite3.Row
             self._version = check_version(self._connection, self.path)
-            self._begin()
+            self._last_times = None
+            self._sound.clear()
+            self._connection.execute("BEGIN")
+            self._rows("SELECT count(*) FROM run")
         except (*DAMAGE, OSError) as error:
             self.close()
             raise LedgerError(f"{self.path}: cannot be opened ({reason(error)})") from error
@@ -126,19 +129,9 @@ class FileReader:
         Raises:
             LedgerError: when the file cannot be read.
         """
-        if self._copy is not None:
-            self.close()
-            self._open()
-            return
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        self._begin()
-
-    def _begin(self) -> None:
-        self._last_times = None
-        self._sound.clear()
-        self._connection.execute("BEGIN")
-        self._rows("SELECT count(*) FROM run")
+        # Opened anew: a writer that has come or gone meanwhile may ask for a copy, or for none.
+        self.close()
+        self._open()
 
     def check(self) -> None:
         """Read all but the packed power readings, to find damage before any of it is used.

@@ -147,6 +147,32 @@ def test_a_record_is_read_while_it_is_written_and_gone_on_with_when_killed(
         assert len(reader.metrics()) == 1002
 
 
+REFRESH = """
+import sys
+from pathlib import Path
+from ecorl.ledger import Ledger, LedgerReader
+path = Path(sys.argv[1])
+Ledger.create(path, run_id="r", config_toml="", meta={}).close()
+with LedgerReader(path) as reader:
+    with Ledger.open_for_resume(path, from_step=0) as ledger:
+        ledger.metric(1, "reward", 1.0)
+        assert ledger.flush()
+        reader.refresh()
+        print(len(reader.metrics()))
+        ledger.metric(2, "reward", 1.0)
+    reader.refresh()
+    print(len(reader.metrics()))
+"""
+
+
+@pytest.mark.parametrize("kind", ["no locks, as NFS says it", "no shared memory"])
+def test_a_reader_of_an_ended_run_sees_it_gone_on_with(library, tmp_path, kind):
+    """Its file is read in place before and behind, and from a copy meanwhile."""
+    done = run(REFRESH, tmp_path / LEDGER_FILE, env=environment(library, tmp_path, **POOR[kind]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "2"]
+
+
 HALF_DONE = """
 import os, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
