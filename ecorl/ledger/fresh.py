@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import time
 from collections.abc import Mapping
@@ -40,7 +41,10 @@ def lay_out(
         UnicodeError: when a text is no UTF-8.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    remove_database(fresh)
+    # Under the lock whatever has such a name was left by a process that was killed.
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):
+            left.unlink()
     try:
         with contextlib.closing(connect_for_writing(fresh, alone=alone)) as connection:
             schema.create_tables(connection)

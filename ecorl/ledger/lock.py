@@ -40,7 +40,8 @@ _ATTEMPTS = 5
 
 _WATCH_S = 3.0
 """For how long a log is watched for a writer on another machine, s. Invented: a run's readings are
-written ten times a second, and file systems between machines show it within a second or two."""
+written ten times a second, and Lustre shows it at once. NFS may keep it back for half a minute, and
+a run without readings may write less often: nothing but the warning keeps such writers apart."""
 
 
 class WriterLock:
@@ -51,7 +52,8 @@ class WriterLock:
     trainer was killed, so that the run could not be resumed. A record lock is this process's alone.
 
     Where the ledger's file system knows no such locks, a file in this machine's memory stands in. A
-    writer on another machine, or in another container, shows then by its log that grows.
+    writer on another machine, or in another container, shows then by its log that grows, if it does
+    so within `_WATCH_S`.
 
     Args:
         path: the ledger's file; the lock is a file beside it.
@@ -146,7 +148,7 @@ def _hold(file: Path, path: Path) -> IO[bytes] | OSError:
         OSError: when it cannot be opened.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        handle = file.open("ab")
+        handle = _open(file)
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Removed by its last owner meanwhile, it would keep nobody out.
@@ -161,6 +163,15 @@ def _hold(file: Path, path: Path) -> IO[bytes] | OSError:
             return error
         handle.close()
     raise FileNotFoundError(errno.ENOENT, "removed again and again", str(file))
+
+
+def _open(file: Path) -> IO[bytes]:
+    # One that is there is not asked to be made: Linux may refuse that for another user's, to root
+    # too, in a folder like that of files in memory.
+    try:
+        return file.open("r+b")
+    except FileNotFoundError:
+        return file.open("ab")
 
 
 def _hold_stand_in(path: Path, why: OSError) -> IO[bytes]:

@@ -374,8 +374,9 @@ def check_writable(folder: Path) -> None:
         with made_folder(folder), tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_LEAST_BYTES))
             file.flush()
-        for path in missing:
-            path.rmdir()
+        with contextlib.suppress(OSError):  # another run may use one of them by now
+            for path in missing:
+                path.rmdir()
     except OSError as error:
         allowed = f"a folder that can be written ({error.strerror or error})"
         raise ConfigError("run_dir", str(folder), allowed) from error

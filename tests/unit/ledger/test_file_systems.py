@@ -6,6 +6,7 @@ import errno
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ecorl.errors import RunError
 from ecorl.files import lockable, stand_in, write_whole
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import EventKind
-from ecorl.runtime.runs.record import create_run
+from ecorl.runtime.runs.record import check_writable, create_run
 from tests.fakes.file_system.poor_file_system import build, environment, later
 from tests.fakes.grids import plain_config
 
@@ -288,6 +289,41 @@ def test_a_config_that_finds_no_room_takes_the_record_with_it(tmp_path, monkeypa
     with pytest.raises(RunError, match="No space left"):
         create_run(plain_config(tmp_path / "a" / "run"), tmp_path / "a" / "run", {})
     assert names(tmp_path) == set()
+
+
+def test_a_folder_that_another_run_uses_by_now_is_writable_all_the_same(tmp_path, monkeypatch):
+    make = tempfile.TemporaryFile
+
+    def while_another_begins(**settings):
+        (tmp_path / "runs" / "other").mkdir()
+        return make(**settings)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", while_another_begins)
+    check_writable(tmp_path / "runs" / "mine")
+    assert names(tmp_path / "runs") == {"other"}
+
+
+def test_what_a_killed_start_left_goes_with_the_next(tmp_path):
+    for end in ("7.new", "7.new-journal", "7.probe-shm"):
+        (tmp_path / f".{LEDGER_FILE}.{end}").touch()
+    (tmp_path / ".mine").touch()
+    Ledger.create(tmp_path / LEDGER_FILE, run_id="r", config_toml="", meta={}).close()
+    assert names(tmp_path) == {".mine", LEDGER_FILE, f"{LEDGER_FILE}.lock"}
+
+
+def test_a_lock_that_another_user_has_made_is_not_made_again(tmp_path, monkeypatch):
+    """As Linux keeps to it in folders that all may write (``fs.protected_regular``)."""
+    opened = Path.open
+
+    def protected(path, mode="r", *args, **kwargs):
+        if "a" in mode and path.exists():
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", protected)
+    path = tmp_path / LEDGER_FILE
+    Ledger.create(path, run_id="r", config_toml="", meta={}).close()
+    Ledger.open_for_resume(path, from_step=0).close()
 
 
 REPLACE = """
