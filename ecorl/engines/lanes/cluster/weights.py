@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ecorl.errors import CheckpointError
 from ecorl.files import lockable, write_whole
+
+_LOCK_S = 900.0
+"""Longest wait for another worker that writes the same copy, s. Invented: a disk takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +111,15 @@ def write_copy(manifest: CheckpointManifest, files: Mapping[str, bytes]) -> Path
     target = copy_folder(manifest)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with FileLock(lockable(target / ".lock")):
+        with FileLock(lockable(target / ".lock"), timeout=_LOCK_S):
             if not holds(target, manifest):
                 for name, own in manifest.files:
                     if hashlib.sha256(files[name]).hexdigest() != own:
                         raise CheckpointError(f"{manifest.folder / name}: changed on its way")
                     write_whole(target / name, files[name])
+    except Timeout:
+        told = f"another process has been writing it for {_LOCK_S:g} s: end it and try again"
+        raise CheckpointError(f"{target}: {told}") from None
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written ({error})") from error
     return target
