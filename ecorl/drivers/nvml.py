@@ -118,7 +118,9 @@ class NvmlDriver:
         """All physical GPUs that answer."""
         return tuple(device for device in self.select(None) if device.answers)
 
-    def select(self, names: Sequence[str] | None) -> tuple[NvmlDevice, ...]:
+    def select(
+        self, names: Sequence[str] | None, *, as_cuda: bool = False
+    ) -> tuple[NvmlDevice, ...]:
         """Physical GPUs behind the names that `find` knows, each GPU once.
 
         Several MIG instances of one GPU stand for that one GPU, because NVML reports the parent's
@@ -126,6 +128,11 @@ class NvmlDriver:
 
         GPUs that do not answer are among them (`NvmlDevice.fault`), and hide no other. Nothing but
         the UUID is asked of a GPU that is not selected, and that only where a name is no index.
+
+        Args:
+            names: of the GPUs.
+            as_cuda: whether they are those of ``CUDA_VISIBLE_DEVICES``: CUDA takes what stands
+                before the first name that it does not know.
 
         Raises:
             DriverError: a name fits no GPU, or NVML does not tell how many there are.
@@ -139,7 +146,12 @@ class NvmlDriver:
             else:
                 if everything is None:
                     everything = tuple(self._identified(index) for index in indices)
-                device = self._resolve(name, everything, chosen)
+                try:
+                    device = self._resolve(name, everything, chosen)
+                except DriverError:
+                    if as_cuda and chosen and not _may_be_cudas(name):
+                        break
+                    raise
             chosen.setdefault(device.index, device)
         return tuple(self._described(chosen[index]) for index in sorted(chosen))
 
@@ -388,6 +400,11 @@ class NvmlDriver:
             raise DriverError("NVML is not open")
         with translated(self._nvml, function):
             return getattr(self._nvml, function)(*args)
+
+
+def _may_be_cudas(name: str) -> bool:
+    """Whether CUDA may know a name that NVML does not: an instance's, or an index by its digits."""
+    return name.startswith("MIG-") or (name[0].isdecimal() and not name.isdecimal())
 
 
 def _bare(uuid: str) -> str:

@@ -27,7 +27,7 @@ def neighbours(*, computes: bool) -> list[dict[str, object]] | None:
     driver = NvmlDriver()
     try:
         driver.open()
-        devices = [d for d in driver.select(visible_devices(os.environ)) if d.answers]
+        devices = [d for d in driver.select(visible_devices(os.environ), as_cuda=True) if d.answers]
         found = driver.processes(devices[0]) if devices else []
     except DriverError:
         return None

@@ -116,7 +116,7 @@ class GpuPass:
         driver = NvmlDriver()
         try:
             driver.open()
-            seen = driver.select(visible_devices(os.environ))
+            seen = driver.select(visible_devices(os.environ), as_cuda=True)
             visible = [device for device in seen if device.answers]
             if not visible:
                 why = "; ".join(f"gpu{d.index} does not answer ({d.fault})" for d in seen)

@@ -79,7 +79,7 @@ def first_gpu(driver: NvmlDriver) -> NvmlDevice:
     """
     try:
         driver.open()
-        devices = [d for d in driver.select(visible_devices(os.environ)) if d.answers]
+        devices = [d for d in driver.select(visible_devices(os.environ), as_cuda=True) if d.answers]
     except DriverError as error:
         raise MissingToolError(f"{NO_GPU} ({type(error).__name__})") from error
     if not devices:

@@ -145,7 +145,8 @@ def _metered(
         ids = (f"gpu{gpu.index}",)
         own = training.gpu_uuids or (visible_devices(os.environ) if training.on_gpu else ())
         # Without names the trainer's source reads all GPUs, this one among them.
-        read = _ids(driver, own) if own is not None else ids
+        is_cudas = not training.gpu_uuids
+        read = _ids(driver, own, as_cuda=is_cudas) if own is not None else ids
         trained_on = _ids(driver, training.gpu_uuids)
     finally:
         driver.close()
@@ -157,5 +158,6 @@ def _metered(
     return AcceleratorPlace(profile, ids, frozenset(ids) - frozenset(trained_on), source)
 
 
-def _ids(driver: NvmlDriver, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"gpu{device.index}" for device in driver.select(names)) if names else ()
+def _ids(driver: NvmlDriver, names: tuple[str, ...], *, as_cuda: bool = False) -> tuple[str, ...]:
+    found = driver.select(names, as_cuda=as_cuda) if names else ()
+    return tuple(f"gpu{device.index}" for device in found)

@@ -258,7 +258,7 @@ def _used_gpus(training: TrainingSide) -> tuple[NvmlDevice, ...]:
     try:
         driver.open()
         wanted = training.gpu_uuids or visible_devices(os.environ)
-        found = driver.select(wanted)
+        found = driver.select(wanted, as_cuda=not training.gpu_uuids)
         if not found:
             raise DriverError("NVML sees no GPU")
         if not any(gpu.answers for gpu in found):

@@ -336,7 +336,7 @@ class _Found:
         driver = NvmlDriver()
         try:
             driver.open()
-            self.own_ids = {_id(gpu) for gpu in driver.select(own)}
+            self.own_ids = {_id(gpu) for gpu in driver.select(own, as_cuda=not training.gpu_uuids)}
         except DriverError as error:
             role = next(iter(named.values()))
             allowed = f"GPUs that NVML finds here ({error})"

@@ -128,7 +128,7 @@ class NvmlSource:
         self._driver.open()
         try:
             wanted = self._wanted if self._wanted is not None else visible_devices(os.environ)
-            devices = self._driver.select(wanted)
+            devices = self._driver.select(wanted, as_cuda=self._wanted is None)
             if not devices:
                 raise DriverError(self._none_found(wanted))
             if not any(device.answers for device in devices):

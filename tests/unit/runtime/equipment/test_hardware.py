@@ -72,7 +72,7 @@ def nvml(monkeypatch):
             if say.name is None:
                 raise LibraryNotFound("no NVML here")
 
-        def select(self, names):
+        def select(self, names, *, as_cuda):
             asked.append(names)
             names = say.name.split("|")
             return [NvmlDevice(i, f"GPU-{i}", name, (), None) for i, name in enumerate(names)]

@@ -234,7 +234,7 @@ def test_where_cuda_sees_nothing_no_gpu_is_asked(fake_nvml, monkeypatch, tmp_pat
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("visible", ["garbage", "7", "0,garbage"])
+@pytest.mark.parametrize("visible", ["garbage", "7", "0,1x", "0,MIG-garbage-more"])
 def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(fake_nvml, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     broken(fake_nvml, IDENTITY["handle"], 15)
@@ -245,6 +245,17 @@ def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(fake_nvml, mo
         f"no GPU is called '{wrong}'; there are ['GPU-00000000-fake', 'GPU-00000002-fake']; "
         "gpu1 does not answer (nvmlDeviceGetHandleByIndex: GPU is lost)"
     )
+
+
+@pytest.mark.parametrize("visible", ["0,2,garbage,1", "0,2,7,1", "0,2,GPU-0000000,1"])
+def test_what_stands_before_a_name_that_cuda_does_not_know_is_read(
+    fake_nvml, opened, monkeypatch, visible
+):
+    fake_nvml.set("devices 3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert list(read(opened())) == ["gpu0", "gpu2"]
+    with pytest.raises(DriverError, match="no GPU is called|several GPUs fit"):
+        NvmlSource(visible.split(",")).open()  # by the config or the trainer
 
 
 @each_code
