@@ -38,7 +38,7 @@ from roll_adapters.trl.inputs.first_rows import FirstPrompt
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.packing.rule import check_packing
 from roll_adapters.trl.processes import TrainerProcesses
-from roll_adapters.trl.trainings import Checkpoint, Start, Trainings
+from roll_adapters.trl.trainings import Checkpoint, Trainings
 
 logger = logging.getLogger(__name__)
 
@@ -81,29 +81,36 @@ def attach(
     """
     check_free(trainer)
 
-    def begin(trainings: Trainings, start: Start) -> TrlAttachment:
+    def begin(trainings: Trainings, asked: Checkpoint) -> TrlAttachment:
         overwrites = overwrite and trainings.newest is None
-        return _attach(trainer, config, trainings.starts, start, overwrites=overwrites)
+        return _attach(trainer, config, trainings.starts, asked, overwrites=overwrites)
 
-    return Trainings(begin, None if run_dir is None else Path(run_dir)).begin(
-        Start(resume_from_checkpoint)
-    )
+    trainings = Trainings(begin, None if run_dir is None else Path(run_dir))
+    attachment = trainings.begin(resume_from_checkpoint)
+    if attachment.runtime.is_head:
+        attachment.first_prompt = FirstPrompt(trainer)  # once, not for each training
+    return attachment
 
 
 def _attach(
-    trainer: Any, config: Config | str | Path, starts: Starts, start: Start, *, overwrites: bool
+    trainer: Any,
+    config: Config | str | Path,
+    starts: Starts,
+    asked: Checkpoint,
+    *,
+    overwrites: bool,
 ) -> TrlAttachment:
     """Attach for one training; see `attach`."""
     settings = _settings(trainer, config)
     check_supported(trainer, settings)
     processes = TrainerProcesses(trainer, settings)
-    checkpoint = _checkpoint(trainer, start.checkpoint)
+    checkpoint = _checkpoint(trainer, asked)
     step, edi = _read_progress(checkpoint) if checkpoint else (None, None)
 
     def open_record() -> AttachedRun | None:
         if not processes.is_head:
             return None
-        folder, goes_on = starts.next_folder(settings, step or 0, start.trial)
+        folder, goes_on = starts.next_folder(settings, step or 0)
         facts = _facts(trainer) | processes.facts()
         at = (step or 0) if goes_on else step
         opened = AttachedRun.open(settings, folder, at, facts, overwrite=overwrites)
@@ -128,9 +135,7 @@ def _attach(
             gears=gears,
             opened=opened,
         )
-        attachment = attach_to_record(trainer, opened.config, opened.folder, record, processes)
-        attachment.first_prompt = FirstPrompt(trainer)
-        return attachment
+        return attach_to_record(trainer, opened.config, opened.folder, record, processes)
     except BaseException:
         opened.withdraw()  # refused before anything ran: free for another try
         raise

@@ -35,7 +35,7 @@ from roll_adapters.trl.packing.loss import unscaled
 from roll_adapters.trl.packing.packed_trainer import TrlPacking
 from roll_adapters.trl.rewards import RewardStages
 from roll_adapters.trl.saves import save_or_note
-from roll_adapters.trl.trainings import Start, Trainings
+from roll_adapters.trl.trainings import Trainings
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class TrlAttachment:
 
     def wrap(self) -> None:
         """Put the hooks in place, on the object only; its class stays as it is."""
-        hooks = (
+        hooks: tuple[Original, ...] = (
             self._generate,
             self._generate_single_turn,
             self._per_token_logps,
@@ -153,11 +153,8 @@ class TrlAttachment:
             self._save_checkpoint,
             self._evaluate,
         )
-        # A method that the user replaced on the object is called by the hook, and put back after.
-        self._instance = {n: self.trainer.__dict__[n] for n in HOOKED if n in self.trainer.__dict__}
         for name, hook in zip(HOOKED, hooks, strict=True):
-            self._original[name] = getattr(self.trainer, name)
-            setattr(self.trainer, name, hook)
+            self._wrap(name, hook)
         if self.gears is not None:
             self.gears.adapt_optimizer()
 
@@ -192,6 +189,13 @@ class TrlAttachment:
         self._rollout.end_training()
         self.runtime.close()
         self._on_close(self, error)
+
+    def _wrap(self, name: str, hook: Original) -> None:
+        # A method that the user replaced on the object is called by the hook, and put back after.
+        if name in self.trainer.__dict__:
+            self._instance[name] = self.trainer.__dict__[name]
+        self._original[name] = getattr(self.trainer, name)
+        setattr(self.trainer, name, hook)
 
     def _unwrap(self, but: Collection[str] = ()) -> None:
         for name in [name for name in self._original if name not in but]:
@@ -326,19 +330,26 @@ class TrlAttachment:
 
         The record can then be gone on with, from the same process or another.
         """
-        original, trainings = self._original["train"], self.trainings
-        if self.closed:  # an earlier training of this trainer has ended
-            self._unwrap()
-            for callback in self.callbacks:
-                self.trainer.remove_callback(callback)
-            if trainings is not None:
-                trainings.begin_again(Start.of(args, kwargs))
-            return self.trainer.train(*args, **kwargs)
+        if self.closed:
+            return self._train_again(*args, **kwargs)
         try:
-            return original(*args, **kwargs)
+            return self._original["train"](*args, **kwargs)
         except BaseException as error:
             self.end(error)
             raise
+
+    def _train_again(self, *args: Any, **kwargs: Any) -> Any:
+        """Train after the training that this attachment followed, with an attachment of its own."""
+        trainings = self.trainings
+        if trainings is not None and trainings.newest is self:
+            self._unwrap()
+            callbacks = self.trainer.callback_handler.callbacks
+            callbacks[:] = [one for one in callbacks if one not in self.callbacks]
+            if not trainings.begin_again(*args, **kwargs):
+                # This training goes without; the next one is tried again.
+                self._wrap("train", self._train)
+                return self._original["train"](*args, **kwargs)
+        return self.trainer.train(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if self.training:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,35 +19,12 @@ Checkpoint = str | Path | bool | None
 """What ``train`` takes as ``resume_from_checkpoint``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A training that begins.
-
-    Attributes:
-        checkpoint: that it goes on from, as ``train`` is given it.
-        trial: of a search for hyperparameters, or None.
-    """
-
-    checkpoint: Checkpoint = None
-    trial: Any = None
-
-    @classmethod
-    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Start:
-        """The training that a call of ``train`` begins.
-
-        Args:
-            args: of the call.
-            kwargs: of the call.
-        """
-        named = dict(zip(("resume_from_checkpoint", "trial"), args, strict=False)) | dict(kwargs)
-        return cls(named.get("resume_from_checkpoint"), named.get("trial"))
-
-
 class Trainings:
     """Attaches to a trainer again for each further training of it.
 
     Args:
-        attach: attaches for a training; the runs so far say where its record lies.
+        attach: attaches for a training that goes on from a checkpoint, or from none; the runs so
+            far say where its record lies.
         run_dir: folder of the runs, as the user gave it; None: that of the config.
 
     Attributes:
@@ -57,33 +33,37 @@ class Trainings:
     """
 
     def __init__(
-        self, attach: Callable[[Trainings, Start], TrlAttachment], run_dir: Path | None
+        self, attach: Callable[[Trainings, Checkpoint], TrlAttachment], run_dir: Path | None
     ) -> None:
         self._attach = attach
         self.starts = Starts(run_dir)
         self.newest: TrlAttachment | None = None
 
-    def begin(self, start: Start) -> TrlAttachment:
+    def begin(self, checkpoint: Checkpoint) -> TrlAttachment:
         """Attach for a training.
 
         Args:
-            start: of the training.
+            checkpoint: that it goes on from, as ``train`` is given it.
 
         Raises:
             UserError: for what cannot be used.
         """
-        attachment = self._attach(self, start)
+        attachment = self._attach(self, checkpoint)
         attachment.trainings, self.newest = self, attachment
-        self.starts.has_failed, self.starts.trial = False, start.trial
+        self.starts.has_failed = False
         return attachment
 
-    def begin_again(self, start: Start) -> None:
+    def begin_again(self, resume_from_checkpoint: Checkpoint = None, *_: Any, **__: Any) -> bool:
         """Attach for a further training; what goes wrong costs its record and not the training.
 
         Args:
-            start: of the training.
+            resume_from_checkpoint: as ``train`` is given it; its other arguments say nothing here.
+
+        Returns:
+            Whether the training is measured.
         """
         with EngineBoundary() as boundary:
-            self.begin(start)
+            self.begin(resume_from_checkpoint)
         if boundary.error is not None:
             logger.warning("this training is not measured: %s", boundary.error)
+        return boundary.error is None

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from ecorl.ledger import LedgerReader, RunEnding, ending_of
-from ecorl.loop import MeasuredLoop
+from ecorl.ledger import Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.records import EventKind
 from tests.fakes.grids import plain_config
 from tests.integration.test_transformers_hooks import (
@@ -156,6 +155,19 @@ def test_each_trial_of_a_search_is_a_run_of_its_own(make, tmp_path):
     assert attempts(tmp_path / "run-2") == ([0], RunEnding.FINISHED)
 
 
+def test_what_follows_a_search_is_no_attempt_of_its_last_trial(make, tmp_path):
+    trainer = make("attached", gradient_accumulation_steps=1)
+    attach(trainer, plain_config(tmp_path / "run"))
+    small, model = Small(trainer.model, 1), trainer.model
+    trainer.model = trainer.model_wrapped = small
+    with pytest.raises(Full):
+        trainer.train(trial={"learning_rate": 0.1})
+    trainer.model = trainer.model_wrapped = model
+    trainer.train()
+    assert attempts(tmp_path / "run") == ([0], RunEnding.FAILED)
+    assert attempts(tmp_path / "run-2") == ([0], RunEnding.FINISHED)
+
+
 def test_a_record_that_cannot_be_made_costs_itself_alone(make, tmp_path, caplog, monkeypatch):
     def broken(*args, **kwargs):
         raise OSError("no space left")
@@ -163,10 +175,15 @@ def test_a_record_that_cannot_be_made_costs_itself_alone(make, tmp_path, caplog,
     trainer = make("attached")
     attach(trainer, plain_config(tmp_path / "run"))
     trainer.train()
-    monkeypatch.setattr(MeasuredLoop, "open", broken)
-    trainer.train()
+    with monkeypatch.context() as full:
+        full.setattr(Ledger, "create", broken)
+        trainer.train()
     assert trainer.state.global_step == N_STEPS
-    assert "this training is not measured: no space left" in caplog.text
+    told = f"this training is not measured: run_dir: {tmp_path / 'run-2'} cannot be written (no spa"
+    assert told in caplog.text
+    assert not (tmp_path / "run-2").exists()
+    trainer.train()
+    assert steps(tmp_path / "run-2") == list(range(1, N_STEPS + 1))
 
 
 def test_a_copy_of_a_trainer_trains_itself(make, tmp_path):

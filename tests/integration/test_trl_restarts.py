@@ -9,9 +9,8 @@ import weakref
 import pytest
 
 from ecorl.errors import RunError
-from ecorl.ledger import LedgerReader, RunEnding, ending_of
+from ecorl.ledger import Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.records import Stage
-from ecorl.runtime.runs.record import AttachedRun
 from tests.integration.checks import config
 from tests.integration.tiny_trainer import tiny_trainer
 
@@ -143,28 +142,39 @@ def test_an_error_of_a_second_training_ends_its_record(make, tmp_path):
     assert attempts(tmp_path / "run-2") == ([0, 1], RunEnding.FINISHED)
 
 
-def test_each_trial_of_a_search_is_a_run_of_its_own(make, tmp_path):
-    trainer = make("attached")
-    fill(trainer, at_call=2)
-    attach(trainer, config(tmp_path))
-    with pytest.raises(Full):
-        trainer.train(trial={"learning_rate": 0.1})
-    trainer.train(None, {"learning_rate": 0.2})
-    assert attempts(tmp_path / "run") == ([0], RunEnding.FAILED)
-    assert attempts(tmp_path / "run-2") == ([0], RunEnding.FINISHED)
-
-
 def test_a_record_that_cannot_be_made_costs_itself_alone(make, tmp_path, caplog, monkeypatch):
     def broken(*args, **kwargs):
         raise OSError("no space left")
 
     trainer = make("attached")
-    attach(trainer, config(tmp_path))
+    attachment = attach(trainer, config(tmp_path))
     trainer.train()
-    monkeypatch.setattr(AttachedRun, "open", broken)
-    trainer.train()
+    with monkeypatch.context() as full:
+        full.setattr(Ledger, "create", broken)
+        trainer.train()
     assert trainer.state.global_step == N_STEPS
-    assert "this training is not measured: no space left" in caplog.text
+    told = f"this training is not measured: run_dir: {tmp_path / 'run-2'} cannot be written (no spa"
+    assert told in caplog.text
+    assert not (tmp_path / "run-2").exists()
+    trainer.train()
+    assert steps(tmp_path / "run-2", Stage.GENERATION) == list(range(1, N_STEPS + 1))
+    attachment.detach()
+    assert "train" not in trainer.__dict__
+
+
+def test_what_the_user_holds_or_removes_ends_no_training(make, tmp_path):
+    trainer = make("attached")
+    callbacks = list(trainer.callback_handler.callbacks)
+    attachment = attach(trainer, config(tmp_path))
+    train = trainer.train
+    train()
+    trainer.callback_handler.callbacks[:] = callbacks
+    train()
+    train()
+    assert [attempts(tmp_path / name)[0] for name in ("run-2", "run-3")] == [[0], [0]]
+    attachment.detach()
+    train()
+    assert not (tmp_path / "run-4").exists()
 
 
 def test_attaching_again_by_hand_is_as_before(make, tmp_path):

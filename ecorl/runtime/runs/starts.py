@@ -39,7 +39,9 @@ class Starts:
     has_failed: bool = False
     trial: Any = None
 
-    def next_folder(self, config: Config, from_step: int, trial: Any) -> tuple[Path | None, bool]:
+    def next_folder(
+        self, config: Config, from_step: int, trial: Any = None
+    ) -> tuple[Path | None, bool]:
         """Choose the folder of the training that begins now.
 
         Args:
@@ -55,8 +57,7 @@ class Starts:
         """
         if self.folder is None:
             return self.run_dir, False
-        is_same = trial is None or trial is self.trial
-        if is_same and (self.has_failed or (from_step and not is_complete(self.folder))):
+        if trial is self.trial and (self.has_failed or (from_step and not is_complete(self.folder))):
             return self.folder, True
         return self._own_folder(config), False
 
