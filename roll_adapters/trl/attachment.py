@@ -349,6 +349,8 @@ class TrlAttachment:
                 # This training goes without; the next one is tried again.
                 self._wrap("train", self._train)
                 return self._original["train"](*args, **kwargs)
+            if self._ranks is not None:
+                self._ranks.leave()  # those of the new training have met
         return self.trainer.train(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from ecorl.bench.frameworks.samples import count_samples
@@ -50,6 +52,8 @@ def folder(tiny, tmp_path_factory):
         ),
         training(tiny, root / "geared", {"type": "static"}, more={"gears": LOW}, broken=BROKEN),
         training(tiny, root / "offloaded", BOTH, EXACT),
+        training(tiny, root / "plain-again", again=3),
+        training(tiny, root / "again", {"type": "static"}, again=3),
         training(tiny, root / "changed", change=CHANGE),
         training(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
         training(tiny, root / "killed", {"type": "static"}, **KILLED),
@@ -79,6 +83,18 @@ def test_on_the_gpu_path_the_numbers_are_those_of_plain_trl(folder):
         assert all(r.energy is not None and r.energy.energy_j > 0 for r in own)
     trained = [r for r in rows if r.stage is Stage.ACTOR_TRAIN and r.n_output_tokens]
     assert sum(r.n_sequences for r in trained) == 2 * N_ROWS * N_STEPS
+
+
+def test_further_trainings_of_both_processes_are_runs_and_free_what_they_take(folder):
+    for one, other in zip(
+        outcomes(folder / "plain-again"), outcomes(folder / "again"), strict=True
+    ):
+        assert_same_bits(one, other)
+        assert other["n_files"][-1] <= other["n_files"][0]
+    for name in ("run", "run-2", "run-3", "run-4"):
+        with contextlib.closing(LedgerReader(folder / "again" / name)) as reader:
+            steps = {row.result.iteration for row in reader.executions()}
+            assert steps == set(range(1, N_STEPS + 1))
 
 
 def test_a_run_that_is_there_is_refused_on_both_processes(folder):

@@ -54,7 +54,11 @@ def train(settings, rank: int) -> None:
     if broken is not None and broken["rank"] == rank:
         break_gear(trainer, broken["step"])
     trainer.train(resume_from_checkpoint=resume)
-    torch.save(outcome(trainer), folder / f"outcome-{rank}.pt")
+    n_files = []
+    for _ in range(settings.get("again", 0)):
+        trainer.train()
+        n_files.append(len(os.listdir("/proc/self/fd")))
+    torch.save(outcome(trainer) | {"n_files": n_files}, folder / f"outcome-{rank}.pt")
 
 
 def break_gear(trainer, step: int):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class Ranks(Protocol):
-    """The processes of one training; all methods are collective."""
+    """The processes of one training; all methods but `leave` are collective."""
 
     @property
     def rank(self) -> int:
@@ -66,6 +66,10 @@ class Ranks(Protocol):
         """
         ...
 
+    def leave(self) -> None:
+        """Free what the exchange takes, once no process needs it any more."""
+        ...
+
 
 class TorchRanks:
     """The processes of ``torch.distributed``, over a group that exchanges objects on the host.
@@ -109,3 +113,7 @@ class TorchRanks:
         given = None if values is None else list(values)
         self._dist.scatter_object_list(own, given, src=0, group=self._group)
         return own[0]
+
+    def leave(self) -> None:
+        """Free the group's connections. See `Ranks`."""
+        self._dist.destroy_process_group(self._group)

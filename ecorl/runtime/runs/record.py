@@ -45,6 +45,9 @@ from ecorl.runtime.training import this_node
 _LONGEST_ERROR = 300
 """Characters of an exception's first line that are recorded. Invented: some quote whole tensors."""
 
+_LEAST_BYTES = 4096
+"""What a folder must have room for before a run begins in it: a page of its ledger."""
+
 _RAN_OUT: set[Path] = set()
 """Folders of runs that ran out of memory in this process: who tries again, with smaller batches,
 goes on with the run as a further attempt."""
@@ -61,10 +64,6 @@ def note_end(folder: Path, error: BaseException | None) -> None:
         _RAN_OUT.add(folder.absolute())
     else:
         _RAN_OUT.discard(folder.absolute())
-
-
-_LEAST_BYTES = 4096
-"""What a folder must have room for before a run begins in it: a page of its ledger."""
 
 
 def ending_by(error: BaseException) -> tuple[EventKind, str]:
