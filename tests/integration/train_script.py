@@ -57,7 +57,7 @@ def train(settings, rank: int) -> None:
     n_files = []
     for _ in range(settings.get("again", 0)):
         trainer.train()
-        n_files.append(len(os.listdir("/proc/self/fd")))
+        n_files.append(len(list(Path("/proc/self/fd").iterdir())))
     torch.save(outcome(trainer) | {"n_files": n_files}, folder / f"outcome-{rank}.pt")
 
 

@@ -48,6 +48,9 @@ _LONGEST_ERROR = 300
 _LEAST_BYTES = 4096
 """What a folder must have room for before a run begins in it: a page of its ledger."""
 
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory")
+"""How PyTorch tells it, of GPUs and of the host."""
+
 _RAN_OUT: set[Path] = set()
 """Folders of runs that ran out of memory in this process: who tries again, with smaller batches,
 goes on with the run as a further attempt."""
@@ -60,7 +63,8 @@ def note_end(folder: Path, error: BaseException | None) -> None:
         folder: of the run.
         error: that has ended it; None when it ended by itself.
     """
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+    told = str(error).lower()
+    if isinstance(error, MemoryError) or any(words in told for words in _OUT_OF_MEMORY):
         _RAN_OUT.add(folder.absolute())
     else:
         _RAN_OUT.discard(folder.absolute())

@@ -188,7 +188,14 @@ def test_a_run_that_was_cut_off_goes_on_with_its_record(config, record, tmp_path
     assert superseded == [4]
 
 
-def test_a_loop_that_ran_out_of_memory_is_tried_again_in_its_run(config, record):
+@pytest.mark.parametrize(
+    "told",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes",
+    ],
+)
+def test_a_loop_that_ran_out_of_memory_is_tried_again_in_its_run(config, record, told):
     def train(n_samples, error=None):
         with ecorl.measure(config, total_steps=2) as run:
             while run.n_steps < 2:
@@ -197,7 +204,7 @@ def test_a_loop_that_ran_out_of_memory_is_tried_again_in_its_run(config, record)
                     raise error
 
     with pytest.raises(RuntimeError):
-        train(8, RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+        train(8, RuntimeError(told))
     train(4)
     assert [row.from_step for row in record.read("attempts")] == [0, 0]
     rows = [(row.superseded, row.result.n_sequences) for row in record.read("executions")]

@@ -234,7 +234,7 @@ def test_where_cuda_sees_nothing_no_gpu_is_asked(fake_nvml, monkeypatch, tmp_pat
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("visible", ["garbage", "7", "0,1x", "0,MIG-garbage-more"])
+@pytest.mark.parametrize("visible", ["garbage", "7", "0,1x"])
 def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(fake_nvml, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     broken(fake_nvml, IDENTITY["handle"], 15)
@@ -254,8 +254,14 @@ def test_what_stands_before_a_name_that_cuda_does_not_know_is_read(
     fake_nvml.set("devices 3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert list(read(opened())) == ["gpu0", "gpu2"]
-    with pytest.raises(DriverError, match="no GPU is called|several GPUs fit"):
+    with pytest.raises(DriverError, match=r"no GPU is called|several GPUs fit"):
         NvmlSource(visible.split(",")).open()  # by the config or the trainer
+
+
+def test_an_instance_that_cuda_alone_may_know_is_not_left_out(fake_nvml, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,MIG-nobody")
+    with pytest.raises(DriverError, match="no GPU is called 'MIG-nobody'"):
+        NvmlSource().open()
 
 
 @each_code
