@@ -219,8 +219,8 @@ def _counter_doubt(device_id: str, gap: CounterGap, found_s: float | None) -> st
         return (
             f"{told}{' and' if gap.counted_j > 0 else ''} is not used: it counts more than the "
             "device, a part of it, or in other units; its power readings count. Until that was "
-            f"found, after {duration(found_s)}, the log went by it, and prices of tokens that were "
-            "learned until then still do in part"
+            f"found, after {duration(found_s)}, the log went by it, and prices of tokens and "
+            "powers of gears that were learned until then still do in part"
         )
     if gap.n_disputed or not (gap.counted_j > 0 and gap.integral_j > 0):
         return None  # neither is used, which is said where the energy is missing

@@ -28,8 +28,8 @@ _ALWAYS = (
     "deviation over single calls. SD is the standard deviation of single calls, SE the standard "
     "error of a mean.",
     "Useful energy: generation, scoring and training whose results were kept, and evaluations "
-    "that are a row of their own. Wasted: superseded work (done after the checkpoint from which "
-    "the run was resumed), waits at the completion "
+    "that are a row of their own. Wasted: superseded work (done after the checkpoint, or "
+    "the start, from which the next attempt went on), waits at the completion "
     "barrier, and idle draw. The rest of a device with power readings is its energy over the run "
     "minus that of its stage calls; of a device without, profile idle power x (time of the "
     "attempts that had it - busy time), which is modelled. Where the framework computes, the "

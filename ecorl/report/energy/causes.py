@@ -4,7 +4,8 @@ Definitions, which the report repeats in its notes:
 
 - useful: the energy of generation, scoring (reward, reference, critic) and training executions
   whose results the run kept, and of evaluations of the policy that are recorded as such;
-- superseded: the energy of executions that a resume threw away (they came after the checkpoint);
+- superseded: the energy of executions that a further attempt threw away (they came after the
+  checkpoint, or the start, from which it went on);
 - rest: what a device drew beside its executions in the attempts that held it. For a device with
   power readings: its energy by its readings, minus its executions, for each provenance of its
   readings apart. For a device without: profile idle power x (time of those attempts - busy time),

@@ -64,7 +64,8 @@ _TERMS = (
     Term(
         "superseded",
         r"\bsuperseded\b",
-        "done after the checkpoint from which the run was resumed, and therefore done again",
+        "done after the checkpoint, or the start, from which the run went on, and therefore done "
+        "again",
     ),
     Term(
         "beside stages",

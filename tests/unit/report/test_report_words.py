@@ -172,7 +172,7 @@ def test_both_reports_end_with_a_key(run):
         assert "read from an instrument or a clock in this run" in told
     run_again = page(report)
     assert "superseded" in run_again
-    assert "done after the checkpoint from which the run was resumed, and therefore" in run_again
+    assert "done after the checkpoint, or the start, from which the run went on" in run_again
 
 
 def iterations(run, n, on_card):
