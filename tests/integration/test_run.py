@@ -120,6 +120,10 @@ def wait_for(condition, timeout_s: float = 120.0) -> None:
         time.sleep(0.01)
 
 
+def has_text(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
+
+
 def weights(run_dir: Path) -> dict[str, Any]:
     return load_file(run_dir / "model" / "model.safetensors")
 
@@ -249,7 +253,8 @@ def test_ctrl_c_names_the_command_that_goes_on_before_training_and_while_a_resum
             start_new_session=True,
         )
         # Its record is opened before its models are loaded, or just before its first evaluation.
-        wait_for(lambda: ledger.exists() and is_being_written(ledger))
+        # The config is written last: without it a run is none yet, and goes again.
+        wait_for(lambda: has_text(run_dir / "config.toml") and is_being_written(ledger))
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=120)
         assert process.returncode == 130, err

@@ -124,22 +124,30 @@ def test_a_run_in_a_session_is_bit_for_bit_the_run_alone(bench, tiny, tmp_path):
     assert all(np.array_equal(one[key], other[key]) for key in one)
 
 
+LATE_S = 0.25
+"""Time between two readings beyond which the second is late, s; they are 0.1 s apart as a rule."""
+
+
 def test_tokens_and_joules_of_the_session_straight_from_sqlite(bench):
     folder, result = bench
     for run in result.runs:
         path = folder.run_dir(run.arm, run.seed) / LEDGER_FILE
         with contextlib.closing(sqlite3.connect(path)) as db:
-            tokens, drawn_j, missing_share = _by_sql(db)
+            tokens, drawn_j, missing_share, slack_j = _by_sql(db)
         assert run.n_tokens == tokens
         # A run of half a second may be over before a busy machine has read its power often enough.
         if missing_share == 0:
-            assert run.machine.energy_j == pytest.approx(drawn_j, rel=0.002)
+            assert run.machine.energy_j == pytest.approx(drawn_j, rel=0.002, abs=slack_j)
         elif missing_share > 0.05:
             assert run.machine is None or run.machine.at_least
 
 
 def _by_sql(db):
-    """Output tokens and joules after the warm-up, and the share of the time without readings."""
+    """Output tokens and joules after the warm-up, and the share of the time without readings.
+
+    Last, the most joules between two readings that a busy machine took late: where an edge of the
+    time lies between them, nothing tells its share.
+    """
     (tokens,) = db.execute(
         "SELECT sum(n_output_tokens) FROM execution WHERE stage = 'generation' AND role_name "
         "IS NULL AND iteration > ?",
@@ -166,7 +174,9 @@ def _by_sql(db):
 
     missing_s = max(0.0, times[0] - begin) + max(0.0, end - times[-1])
     drawn_j = at(end) - at(begin) - sum(at(b) - at(a) for a, b in holes)
-    return tokens, drawn_j, missing_s / (end - begin)
+    late = np.diff(times) > LATE_S
+    slack_j = float(np.max(np.diff(joules)[late], initial=0.0))
+    return tokens, drawn_j, missing_s / (end - begin), slack_j
 
 
 def test_the_run_of_known_energy_is_within_the_limit(bench):

@@ -225,9 +225,14 @@ def test_an_export_of_zeros_alone_is_one_of_water_power(tmp_path):
 
 def test_direct_values_in_another_unit_are_found_among_zeros(tmp_path):
     path = tmp_path / "a.csv"
-    for name, what in (("direct", "other than 0 is 0.4"), ("direct_kg_per_kwh", "unit is not")):
-        values = [0, 0, 0, 0.4, 0.4]
-        rows = [f"2025-06-01T{n:02d}:00Z,{value}" for n, value in enumerate(values)]
+
+    def read(name):
+        rows = [f"2025-06-01T{n:02d}:00Z,{value}" for n, value in enumerate([0, 0, 0, 0.4, 0.4])]
         path.write_text(f"time,{name}\n" + "\n".join(rows))
-        with pytest.raises(DataError, match=what):
-            read_trace(path, Scope.DIRECT)
+        return read_trace(path, Scope.DIRECT).series.values.tolist()
+
+    with pytest.raises(DataError, match=r"other than 0 is 0\.4"):
+        read("direct")
+    with pytest.raises(DataError, match="unit is not known"):
+        read("direct_kg_per_litre")
+    assert read("direct_kg_per_kwh") == [0, 0, 0, 400, 400]
