@@ -81,9 +81,11 @@ def attach(
     """
     check_free(trainer)
 
-    def begin(trainings: Trainings, asked: Checkpoint) -> TrlAttachment:
+    def begin(trainings: Trainings[TrlAttachment], asked: Checkpoint) -> TrlAttachment:
         overwrites = overwrite and trainings.newest is None
-        return _attach(trainer, config, trainings.starts, asked, overwrites=overwrites)
+        attachment = _attach(trainer, config, trainings.starts, asked, overwrites=overwrites)
+        attachment.trainings = trainings
+        return attachment
 
     trainings = Trainings(begin, None if run_dir is None else Path(run_dir))
     attachment = trainings.begin(resume_from_checkpoint)

@@ -116,7 +116,7 @@ class TrlAttachment:
         self.gears, self.packing = changes.gears, changes.packing
         self.closed = self.has_begun = self.has_failed = False
         self.callbacks: tuple[TrainerCallback, ...] = ()
-        self.trainings: Trainings | None = None
+        self.trainings: Trainings[TrlAttachment] | None = None
         self.choice: GearChoice | None = None
         self.widths: tuple[int, ...] = ()
         self.is_stopping: Callable[[], bool] = lambda: False

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from ecorl.engines.containment import EngineBoundary
 from ecorl.runtime.runs.starts import Starts
-
-if TYPE_CHECKING:
-    from roll_adapters.trl.attachment import TrlAttachment
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +16,10 @@ Checkpoint = str | Path | bool | None
 """What ``train`` takes as ``resume_from_checkpoint``."""
 
 
-class Trainings:
+Attachment = TypeVar("Attachment")
+
+
+class Trainings(Generic[Attachment]):
     """Attaches to a trainer again for each further training of it.
 
     Args:
@@ -33,13 +33,15 @@ class Trainings:
     """
 
     def __init__(
-        self, attach: Callable[[Trainings, Checkpoint], TrlAttachment], run_dir: Path | None
+        self,
+        attach: Callable[[Trainings[Attachment], Checkpoint], Attachment],
+        run_dir: Path | None,
     ) -> None:
         self._attach = attach
         self.starts = Starts(run_dir)
-        self.newest: TrlAttachment | None = None
+        self.newest: Attachment | None = None
 
-    def begin(self, checkpoint: Checkpoint) -> TrlAttachment:
+    def begin(self, checkpoint: Checkpoint) -> Attachment:
         """Attach for a training.
 
         Args:
@@ -49,7 +51,7 @@ class Trainings:
             UserError: for what cannot be used.
         """
         attachment = self._attach(self, checkpoint)
-        attachment.trainings, self.newest = self, attachment
+        self.newest = attachment
         self.starts.has_failed = False
         return attachment
 
