@@ -145,8 +145,8 @@ def test_tokens_and_joules_of_the_session_straight_from_sqlite(bench):
 def _by_sql(db):
     """Output tokens and joules after the warm-up, and the share of the time without readings.
 
-    Last, the most joules between two readings that a busy machine took late: where an edge of the
-    time lies between them, nothing tells its share.
+    Last, the joules between readings that a busy machine took late and that an edge of the time
+    lies between: nothing tells its share. They are 0 where readings come as they should.
     """
     (tokens,) = db.execute(
         "SELECT sum(n_output_tokens) FROM execution WHERE stage = 'generation' AND role_name "
@@ -174,8 +174,10 @@ def _by_sql(db):
 
     missing_s = max(0.0, times[0] - begin) + max(0.0, end - times[-1])
     drawn_j = at(end) - at(begin) - sum(at(b) - at(a) for a, b in holes)
+    edges = np.array([begin, end, *(t_s for hole in holes for t_s in hole)])
+    holds_edge = np.isin(np.arange(1, len(times)), np.searchsorted(times, edges))
     late = np.diff(times) > LATE_S
-    slack_j = float(np.max(np.diff(joules)[late], initial=0.0))
+    slack_j = float(np.diff(joules)[holds_edge & late].sum())
     return tokens, drawn_j, missing_s / (end - begin), slack_j
 
 
