@@ -75,7 +75,7 @@ def _put_aside(path: Path, new: Path) -> None:
 
 @contextmanager
 def made_folder(path: Path) -> Iterator[None]:
-    """Make a folder with its parents; where the block fails, those of them that are empty go again.
+    """Make a folder with its parents; where the block fails, empty ones are removed.
 
     Args:
         path: the folder; it may be there.

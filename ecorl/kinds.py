@@ -133,7 +133,7 @@ class EventKind(StrEnum):
     FAILURE = "failure"  # the run ended by an exception, which the detail names
     GPU_PATH = "gpu_path"  # which device profile and power source stand for the GPU path, and why
     NO_REFERENCE = "no_reference"  # the reference is no stage of the run, and why
-    POWER_UNREAD = "power_unread"  # a device whose power nobody reads, and why
+    POWER_UNREAD = "power_unread"  # a device whose power is not read, and why
     # what the framework's training loop lets ecorl do beyond moving whole batches
     ABILITIES = "abilities"
     WEIGHTS = "weights"  # an engine took over the weights of a refreshed model

@@ -26,7 +26,7 @@ def lay_out(
     """Write a ledger without rows; to be called under the writer's lock.
 
     It is laid out under another name, so that no instant shows half a ledger. The rename needs no
-    hard links, and under the lock it takes nobody's record away.
+    hard links, and under the lock it replaces no other record.
 
     Args:
         path: the file to make.

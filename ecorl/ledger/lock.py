@@ -132,7 +132,7 @@ def knows_locks(path: Path) -> bool:
     path = path.absolute()
     with _GUARD, contextlib.suppress(OSError):
         lock = _lock_file(path)
-        # One without a lock's file is written by nobody, so that its own may be asked.
+        # A ledger without a lock's file has no writer, so that the ledger itself may be asked.
         return _is_held(lock if lock.exists() else path) is not None
     return True
 
@@ -151,7 +151,7 @@ def _hold(file: Path, path: Path) -> IO[bytes] | OSError:
         handle = _open(file)
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Removed by its last owner meanwhile, it would keep nobody out.
+            # A file that its last owner has removed meanwhile would exclude no other process.
             with contextlib.suppress(FileNotFoundError):
                 same = _identity(os.fstat(handle.fileno())) == _identity(file.stat())
                 if same or attempt == _ATTEMPTS:

@@ -130,10 +130,12 @@ class EcorlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
             UserError: for a config or a run folder that cannot be used.
         """
         trainer = calling_trainer(self)
-        if self._loop is not None:  # an error that nobody has told has ended the training before
+        if (
+            self._loop is not None
+        ):  # the training before ended by an error of which no hook was called
             n_rows = getattr(trainer, "_train_batch_size", args.train_batch_size)
-            told = f"training began again, with {n_rows} rows a batch"
-            self._close(BeganAgain(told), goes_on=True)
+            reason = BeganAgain(f"training began again, with {n_rows} rows a batch")
+            self._close(reason, goes_on=True)
         if self._starts.folder is None:
             self._open(args, state, trainer)
             return

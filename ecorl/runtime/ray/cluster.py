@@ -31,7 +31,7 @@ RESTARTS = -1
 """Ray starts an actor anew however often it ends; who asks too often is told by its caller."""
 
 
-_TOLD = "RAY_ADDRESS"
+_ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Environment variable from which Ray takes the address where the config says ``auto``."""
 
 
@@ -74,11 +74,12 @@ def connect(config: RayRuntimeConfig, n_workers: int) -> bool:
     """
     if ray.is_initialized():
         return False
-    address, told = config.address, os.environ.get(_TOLD, "")
+    address, given = config.address, os.environ.get(_ADDRESS_VARIABLE, "")
     patience_s: float | None = config.patience_s
-    if address == "auto" and told.startswith("ray://"):
+    if address == "auto" and given.startswith("ray://"):
         # What its machine draws would be taken for what a machine of the cluster does.
-        raise ConfigError(_TOLD, told, f"{ADDRESSES}: a Ray client is on no machine of the cluster")
+        allowed = f"{ADDRESSES}: a Ray client is on no machine of the cluster"
+        raise ConfigError(_ADDRESS_VARIABLE, given, allowed)
     if address == "local" and ADDRESS in os.environ:
         # Who has started it for this run looks after it.
         address, patience_s = os.environ[ADDRESS], None
@@ -110,9 +111,9 @@ def join(address: str, n_workers: int, patience_s: float | None = None, **option
         ConfigError: when there is no cluster.
     """
     key = "runtime.address"
-    if address == "auto" and (told := os.environ.get(_TOLD)):
+    if address == "auto" and (given := os.environ.get(_ADDRESS_VARIABLE)):
         # Ray would take it too.
-        key, address = _TOLD, told
+        key, address = _ADDRESS_VARIABLE, given
         if not is_address(address) and not address.startswith("ray://"):
             allowed = f"{ADDRESSES} of the cluster's head, or unset"
             if "://" in address:
@@ -139,7 +140,7 @@ def _no_cluster(kind: type[ConfigError], key: str, address: str, reason: str) ->
     )
     if address == "auto":
         allowed += "; `ray stop` forgets one that has crashed"
-    return kind(key, address, f"unset, or {allowed}" if key == _TOLD else allowed)
+    return kind(key, address, f"unset, or {allowed}" if key == _ADDRESS_VARIABLE else allowed)
 
 
 def nodes() -> list[ClusterNode]:

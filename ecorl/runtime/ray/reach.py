@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
     hear_keyboard()
     for name in _OF_A_JOB:
         os.environ.pop(name, None)
-    # A parent that is gone is no error: nobody is there to be told.
+    # A parent that is gone is no error: no answer is needed then.
     with contextlib.suppress(EOFError, OSError), Connection(fd) as link:
         address = link.recv()
         import ray
