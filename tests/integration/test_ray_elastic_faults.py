@@ -122,7 +122,11 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
         check_whole(trainer, result, task, n_steps)
     assert [who for kind, who in seen(result) if kind is LOST] == ["member-2", "member-1"]
     assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
-    assert result.n_redone == 1
+    # The silent member costs one step. On a busy machine a collective may run past its short
+    # limit while all members live; that step is redone as well, with a longer limit.
+    causes = [one.message for one in result.faults if one.kind is REDONE]
+    n_late = sum("from now on a collective may take" in cause for cause in causes)
+    assert len(causes) == result.n_redone == 1 + n_late
 
 
 def test_training_begins_without_a_member_that_is_late(elastic_cluster, tmp_path):
