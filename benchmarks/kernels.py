@@ -7,8 +7,8 @@ of pipelines those of simulated RTL; what the cycle model assumes beside them st
 stands beside it, where products are short and all else shows.
 
 What the sources keep to is checked as well: findings of the lint, deadlocks of FIFOs at their
-declared depths, and vectors on which the simulated RTL differs from the C-simulation. Nothing here
-depends on the machine that runs it.
+declared depths, dependences that are closer than their pragmas state, and vectors on which the
+simulated RTL differs from the C-simulation. Nothing here depends on the machine that runs it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.devices import load_profile
 from ecorl.devices.card import ARRAY_MACS
+from ecorl.engines.fpga.csim.build import ap_headers
 from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS
 from ecorl.engines.fpga.cycles.model import BatchShape, CardTime, CycleModel
 from ecorl.engines.fpga.estimate import (
@@ -32,6 +33,7 @@ from ecorl.engines.fpga.estimate import (
     workload,
 )
 from ecorl.engines.models.checkpoint import DecoderConfig, Rope
+from ecorl.errors import MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
 from hls_kernels.lint import findings, rules
 
@@ -155,13 +157,7 @@ def _dsps(found: CardEstimate) -> list[Figure]:
 def _sources() -> list[Figure]:
     """What the sources keep to: lint, FIFOs, and the RTL that the depths come from."""
     none = Target(high=0)
-    benches = run_benches()
-    deadlocks = sum(bench.is_deadlocked for bench in benches)
-    note = f"benches of {len(benches)} kernels, processes side by side, FIFOs of the declared depth"
-    found = [
-        *_lint(),
-        Figure("kernel.fifo_deadlocks", deadlocks, "1", EMULATED, target=none, note=note),
-    ]
+    found = [*_lint(), *_benches()]
     compared = rtl_mismatches()
     if compared is None:
         return [*found, missing("rtl.lane_mismatches", "1", "no Verilator here", none)]
@@ -170,6 +166,25 @@ def _sources() -> list[Figure]:
         *found,
         Figure("rtl.lane_mismatches", compared[1], "1", EMULATED, target=none, note=note),
     ]
+
+
+def _benches() -> list[Figure]:
+    """Kernels on the shapes of their benches: FIFOs that stand still, dependences too close."""
+    none, too_close_id = Target(high=0), "kernel.dependence_violations"
+    try:
+        ap_headers()
+    except MissingToolError as error:
+        runs = run_benches("fast")
+        too_close = missing(too_close_id, "1", str(error), none)
+    else:
+        runs = run_benches("strict")
+        n = sum(run.is_too_close for run in runs)
+        note = f"of {len(runs)} kernels' benches, those in which an iteration came closer to an "
+        note += "earlier one than a DEPENDENCE pragma states; strict build"
+        too_close = Figure(too_close_id, n, "1", EMULATED, target=none, note=note)
+    n = sum(run.is_deadlocked for run in runs)
+    note = f"benches of {len(runs)} kernels, processes side by side, FIFOs of the declared depth"
+    return [Figure("kernel.fifo_deadlocks", n, "1", EMULATED, target=none, note=note), too_close]
 
 
 def _lint() -> list[Figure]:

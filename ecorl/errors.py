@@ -186,7 +186,8 @@ class EngineCrashed(EngineError):
 
 
 class DataflowError(EngineError):
-    """A kernel of the C-simulation came to a standstill or left items in a FIFO."""
+    """A kernel of the C-simulation came to a standstill, left items in a FIFO, or came closer to an
+    earlier iteration than a DEPENDENCE pragma states."""
 
 
 class InvalidResult(EngineError):

@@ -3,6 +3,7 @@
 #include <hls_stream.h>
 
 #include "ecorl_dataflow.hpp"
+#include "ecorl_dependence.hpp"
 #include "packed_mac.hpp"
 
 #ifdef ECORL_CSIM
@@ -129,7 +130,7 @@ struct bank_place_t {
     dim_t step;
 };
 
-void place_word(act_pair_t half[TILE_M / 2][MAX_STEPS], const code_word_t& word,
+void place_word(watched<act_pair_t> half[TILE_M / 2][MAX_STEPS], const code_word_t& word,
                 bank_place_t& place, dim_t steps) {
 #pragma HLS INLINE
 PLACE:
@@ -150,7 +151,7 @@ PLACE:
 }
 
 /// One cycle of the array: every output takes TILE_K products.
-void mac_step(const act_pair_t half[TILE_M / 2][MAX_STEPS], const code_word_t& weight,
+void mac_step(const watched<act_pair_t> half[TILE_M / 2][MAX_STEPS], const code_word_t& weight,
               value_t acc[TILE_M][TILE_N], dim_t step, dim_t rows) {
 #pragma HLS INLINE
     const dim_t pairs = ECORL_LANES(TILE_M / 2, ceil_div(rows, 2));
@@ -219,7 +220,7 @@ void put_result(hls::stream<word_t>& rows0, hls::stream<word_t>& rows16,
 void mac_array(hls::stream<code_word_t>& acts, hls::stream<code_word_t>& weights,
                hls::stream<word_t>& rows0, hls::stream<word_t>& rows16, hls::stream<word_t>& rows32,
                hls::stream<word_t>& rows48, dim_t m, dim_t n, dim_t k) {
-    ECORL_BUFFER act_pair_t bank[2][TILE_M / 2][MAX_STEPS];
+    ECORL_BUFFER watched<act_pair_t> bank[2][TILE_M / 2][MAX_STEPS];
 #pragma HLS BIND_STORAGE variable = bank type = ram_2p impl = uram
 #pragma HLS ARRAY_PARTITION variable = bank complete dim = 1
 #pragma HLS ARRAY_PARTITION variable = bank complete dim = 2
@@ -244,6 +245,7 @@ MAC:
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = bank type = inter direction = RAW distance = 9 true
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 16777216 avg = 65536
+        ECORL_WATCH(bank, MAC, RAW, 9, trip, m, n, k);
         const int now = block & 1;
         const bool has_tile = phase.rows > 0 && tile < plan.n_tiles;
         if (held > 0) {

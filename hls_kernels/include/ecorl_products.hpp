@@ -8,6 +8,7 @@
 
 #include <hls_stream.h>
 
+#include "ecorl_dependence.hpp"
 #include "ecorl_words.hpp"
 
 namespace ecorl {
@@ -95,10 +96,11 @@ inline word_t sum_of(const word_t& a, const word_t& b) {
     return sum;
 }
 
-/// Add the parts of each word, in the order of `load_products`. A loop meets each sum once, so no
-/// addition waits for the one before.
+/// Add the parts of each word, in the order of `load_products`. The innermost loop meets each sum
+/// once, so no addition waits for the one before: it is not flattened into the loop over parts,
+/// where the next part could meet a sum that is still on its way.
 inline void sum_parts(hls::stream<word_t>& in, hls::stream<word_t>& out, const products_t from) {
-    ECORL_BUFFER word_t sums[SUM_WORDS];
+    ECORL_BUFFER watched<word_t> sums[SUM_WORDS];
 #pragma HLS AGGREGATE variable = sums
 #pragma HLS BIND_STORAGE variable = sums type = ram_2p impl = bram
     const dim_t all = from.m * from.words;
@@ -115,8 +117,10 @@ SUM_CHUNK:
         SUM_PARTS:
             for (dim_t i = 0; i < words; ++i) {
 #pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_FLATTEN off
 #pragma HLS DEPENDENCE variable = sums type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 16777216 avg = 65536
+                ECORL_WATCH(sums, SUM_PARTS, ALL, NEVER, i, all, from.parts);
                 const word_t own = in.read();
                 const dim_t at = i % SUM_WORDS;
                 const word_t sum = is_first ? own : sum_of(sums[at], own);
@@ -129,6 +133,8 @@ SUM_CHUNK:
         }
     }
 }
+
+constexpr int PLACE_STEPS = 4;  ///< from a write to a read of the same place, at least
 
 /// Tiles that enter and leave the buffer of `arrange_rows` one after the other: `rows` rows of
 /// `groups` groups of `unit` words.
@@ -189,12 +195,19 @@ inline tiles_t tiles_at(const products_t& from, dim_t run) {
     return {from.m / BLOCK_ROWS * from.panels, BLOCK_ROWS, groups, unit};
 }
 
+/// Steps that pass between the entry of a tile and its way out, so that a place is read
+/// PLACE_STEPS after it was written at the earliest. Without them the last row of the first group
+/// is read soonest, rows + groups - 1 groups after it was written; of whole blocks never too soon.
+inline dim_t steps_between(const tiles_t& tiles) {
+#pragma HLS INLINE
+    return most(PLACE_STEPS - (tiles.rows + tiles.groups - 1) * tiles.unit, 0);
+}
+
 /// From the order of memory to rows: of each tile one row after the other. A tile enters where the
-/// one before leaves, word by word, so that one tile's buffer is enough. A place is read again 16
-/// cycles after it was written or later. WORDS: the largest tile.
+/// one before leaves, word by word, so that one tile's buffer is enough. WORDS: the largest tile.
 template <int WORDS, class Counted>
 void arrange_rows(hls::stream<word_t>& in, hls::stream<word_t>& out, const products_t from) {
-    ECORL_BUFFER word_t block[WORDS];
+    ECORL_BUFFER watched<word_t> block[WORDS];
 #pragma HLS AGGREGATE variable = block
 #pragma HLS BIND_STORAGE variable = block type = ram_2p impl = uram
     const dim_t n_runs = 1 + (from.m % BLOCK_ROWS != 0 ? from.panels : 0);
@@ -203,17 +216,20 @@ ARRANGE_RUN:
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 257 avg = 1
         const tiles_t tiles = tiles_at(from, run);
         const dim_t size = tiles.rows * tiles.groups * tiles.unit;
-        const dim_t steps = tiles.n == 0 ? 0 : (tiles.n + 1) * size;
+        const dim_t pause = steps_between(tiles);
+        const dim_t steps = tiles.n == 0 ? 0 : (tiles.n + 1) * size + pause;
         tile_walk_t at = first_word(tiles);
     ARRANGE:
         for (dim_t i = 0; i < steps; ++i) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS DEPENDENCE variable = block type = inter false
-#pragma HLS LOOP_TRIPCOUNT min = 2 max = 16777216 avg = 65536
+#pragma HLS DEPENDENCE variable = block type = inter direction = RAW distance = 4 true
+#pragma HLS LOOP_TRIPCOUNT min = 5 max = 16777216 avg = 65536
+            ECORL_WATCH(block, ARRANGE, RAW, 4, i, tiles.n, tiles.rows, tiles.groups, tiles.unit);
+            const bool pauses = i >= size && i < size + pause;
             const dim_t place = at.index >= at.wrap ? at.index : at.base + at.word;
-            if (at.tile > 0) out.write(block[place]);
-            if (at.tile < tiles.n) block[place] = in.read();
-            go_on(at, tiles);
+            if (at.tile > 0 && !pauses) out.write(block[place]);
+            if (at.tile < tiles.n && !pauses) block[place] = in.read();
+            if (!pauses) go_on(at, tiles);
             Counted::arrange_cycle();
         }
     }

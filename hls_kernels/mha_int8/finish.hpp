@@ -13,11 +13,11 @@ struct channels_of_tile_t {
 };
 
 /// A bank for each row of a quad. A word of 16 channels is two neighbouring elements of one.
-using context_banks_t = channels_of_tile_t[QUAD_ROWS][QUADS * HEAD_TILES];
+using context_banks_t = watched<channels_of_tile_t>[QUAD_ROWS][QUADS * HEAD_TILES];
 
 /// Add a page: a quad of rows by eight channels a cycle.
 inline void add_page(hls::stream<sum_quad_t>& sums, const moves_t moves[QUADS],
-                     context_banks_t context, dim_t quads, dim_t d) {
+                     context_banks_t& context, dim_t quads, dim_t d) {
 #pragma HLS INLINE
     dim_t quad = 0;
     dim_t tile = 0;
@@ -26,6 +26,7 @@ ACCUMULATE:
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = context type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 2 max = 256 avg = 256
+        ECORL_WATCH(context, ACCUMULATE, ALL, NEVER, i, quads, d);
         const sum_quad_t sum = sums.read();
         const moves_t by = moves[quad];
         const dim_t at = quad * HEAD_TILES + tile;

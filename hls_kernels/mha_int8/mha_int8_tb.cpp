@@ -349,7 +349,7 @@ int main() {
     int wrong = 0;
     const fill fills[] = {fill::RANDOM, fill::ALL_MIN, fill::LARGEST, fill::MANY_ZEROS,
                           fill::TOO_LARGE};
-    for (const dim_t d : {32, 64, 96, 128}) {
+    for (dim_t d = 32; d <= MAX_HEAD; d += HEAD_UNIT) {
         for (const int n : {1, 63, 64, 130}) wrong += check(n, d, 7, 1, fill::RANDOM);
     }
     for (const fill how : fills) {

@@ -17,7 +17,7 @@ namespace mha {
 /// Quads of a page come in, tile by tile, while words of the page before leave, row by row.
 inline void arrange_scores(hls::stream<turn_t>& turns, hls::stream<sum_quad_t>& quads,
                            hls::stream<sum_word_t>& words) {
-    ECORL_BUFFER sum_quad_t pages[2 * PAGE_TILES * QUADS];
+    ECORL_BUFFER watched<sum_quad_t> pages[2 * PAGE_TILES * QUADS];
 #pragma HLS AGGREGATE variable = pages
 #pragma HLS BIND_STORAGE variable = pages type = ram_2p impl = bram
     const turn_t turn = turns.read();
@@ -33,6 +33,7 @@ ARRANGE:
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = pages type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 0 max = 256 avg = 256
+        ECORL_WATCH(pages, ARRANGE, ALL, NEVER, i, n_in, n_out);
         if (i < n_in) {
             pages[to + quad * PAGE_TILES + tile] = quads.read();
             if (++quad == quads_in) {
@@ -112,7 +113,7 @@ struct row_state_t {
     sint<2> mark;
 };
 
-using row_states_t = row_state_t[QUAD_ROWS][QUADS];
+using row_states_t = watched<row_state_t>[QUAD_ROWS][QUADS];
 
 /// Rows of a block, before its first page.
 inline void take_rows(hls::stream<query_row_t>& rows, row_states_t states, dim_t n_rows) {
@@ -231,8 +232,9 @@ inline void look_at_scores(hls::stream<turn_t>& turns, hls::stream<query_row_t>&
 FIRST_LOOK:
     for (dim_t i = 0; i < quads_of(turn.softmax_rows) * PAGE_STEPS; ++i) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS DEPENDENCE variable = states type = inter false
+#pragma HLS DEPENDENCE variable = states type = inter direction = RAW false
 #pragma HLS LOOP_TRIPCOUNT min = 16 max = 256 avg = 256
+        ECORL_WATCH(states, FIRST_LOOK, RAW, NEVER, i, turn.softmax_rows);
         const dim_t quad = i / PAGE_STEPS, step = i % PAGE_STEPS;
     ROWS_OF_QUAD:
         for (int r = 0; r < QUAD_ROWS; ++r) {
@@ -297,7 +299,7 @@ WEIGHT_LANES:
 inline void look_again(hls::stream<turn_t>& turns, hls::stream<beat_t>& value_scales,
                        hls::stream<word_t>& scores, hls::stream<quad_look_t>& looks,
                        hls::stream<weight_word_t>& weights, hls::stream<quad_total_t>& totals) {
-    ECORL_BUFFER sint<40> row_sums[QUAD_ROWS][QUADS];
+    ECORL_BUFFER watched<sint<40> > row_sums[QUAD_ROWS][QUADS];
     scale_banks_t banks[2];
     quad_look_t look;
     weight_word_t word;
@@ -316,6 +318,7 @@ SECOND_LOOK:
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = row_sums type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 16 max = 256 avg = 256
+        ECORL_WATCH(row_sums, SECOND_LOOK, ALL, NEVER, i, turn.softmax_rows);
         const dim_t quad = i / PAGE_STEPS, step = i % PAGE_STEPS;
         if (step == 0) look = looks.read();
         weigh_word(scores.read(), banks, look, step, word, part);

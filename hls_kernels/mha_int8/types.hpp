@@ -9,6 +9,7 @@
 
 #include "attention_lanes.hpp"
 #include "ecorl_dataflow.hpp"
+#include "ecorl_dependence.hpp"
 #include "mha_int8.hpp"
 #include "packed_mac.hpp"
 

@@ -295,8 +295,9 @@ int check_reward_counters() {
     const std::int64_t n_outputs = counts[s::OUTPUTS], output_words = (n_outputs + 3) / 4;
     const std::int64_t want[s::N_COUNTERS] = {
         1, M, n_outputs, M * WORDS,
-        // two tiles enter one buffer, the first of 16 rows, the last of 2, and each leaves
-        2 * 32 + 2 * 4, 3 * WORDS, M * WORDS, M * WORDS, 0, 0,
+        // two tiles enter one buffer, the first of 16 rows, the last of 2, and each leaves; the
+        // last is so small that a step passes in between
+        2 * 32 + 2 * 4 + 1, 3 * WORDS, M * WORDS, M * WORDS, 0, 0,
         64 * (1 + M + M * WORDS + 3 * WORDS + M * WORDS + output_words), 64 * (M + output_words)};
     tally t{"counters of rewards", M, N};
     for (int i = 0; i < s::N_COUNTERS; ++i) t.same("counter", i, counts[i], want[i]);

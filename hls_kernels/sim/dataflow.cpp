@@ -1,7 +1,6 @@
 #include "dataflow.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -43,7 +42,9 @@ std::string& report() {
     return text;
 }
 
-[[noreturn]] void throw_fault(std::atomic<std::int64_t>& count, const std::string& text) {
+}  // namespace
+
+void throw_fault(std::atomic<std::int64_t>& count, const std::string& text) {
     count.fetch_add(1, std::memory_order_relaxed);
     {
         const std::lock_guard<std::mutex> guard(report_lock);
@@ -51,8 +52,6 @@ std::string& report() {
     }
     throw fault(text);
 }
-
-}  // namespace
 
 /// A process: its fibre and what it waits for.
 class Process {

@@ -15,6 +15,7 @@
 // all channels are arrays is written without the macros, its processes run one after the other.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -32,11 +33,14 @@ class Process;
 class Region;
 struct fifo_list;
 
-/// A region could not go on, or left items in a FIFO.
+/// A region could not go on, left items in a FIFO, or depended on itself as no pragma says.
 class fault : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
 };
+
+/// Count a fault, keep its text for the border of the library, and throw it.
+[[noreturn]] void throw_fault(std::atomic<std::int64_t>& count, const std::string& text);
 
 /// What a region knows of a FIFO; hls::stream derives from it.
 class Fifo {

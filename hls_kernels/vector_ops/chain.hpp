@@ -213,30 +213,42 @@ inline partners_t partners_at(dim_t word, dim_t halves) {
     return {lower, upper, halves % 2 != 0};
 }
 
-/// Heads to the second look, and beside each word the word of its RoPE partners: one head comes in
-/// while the partners of the one before leave.
+constexpr int PAIR_RING = 16;  ///< words that are held
+constexpr int PAIR_LAG = 8;    ///< words from a word to the steps in which its partners leave
+
+inline dim_t place_in_ring(dim_t word) {
+#pragma HLS INLINE
+    return word & (PAIR_RING - 1);
+}
+
+/// Heads to the second look, and PAIR_LAG steps behind each word the word of its RoPE partners.
+/// Partners stand at most half a head, 4 words, before the word or behind it, so they are read 4 to
+/// 12 steps after they came in, whatever the head's size.
 inline void pair_heads(words_t& in, words_t& values, words_t& seconds, const call_t& call) {
 #pragma HLS INLINE
-    half_word_t lower[2][HEAD_WORDS];
-    half_word_t upper[2][HEAD_WORDS];
+    watched<half_word_t> lower[PAIR_RING];
+    watched<half_word_t> upper[PAIR_RING];
 #pragma HLS AGGREGATE variable = lower
 #pragma HLS AGGREGATE variable = upper
 #pragma HLS BIND_STORAGE variable = lower type = ram_2p impl = lutram
 #pragma HLS BIND_STORAGE variable = upper type = ram_2p impl = lutram
-    const dim_t n_heads = call.task.m * call.heads;
-    dim_t head = 0;
+    const dim_t words = call.task.m * call.heads * call.unit;
+    dim_t head = 0;  // place of the first word of the head whose partners leave
     dim_t word = 0;
 PAIR_HEADS:
-    for (dim_t i = 0; i < (n_heads + 1) * call.unit; ++i) {
+    for (dim_t i = 0; i < words + PAIR_LAG; ++i) {
 #pragma HLS PIPELINE II = 1
-#pragma HLS DEPENDENCE variable = lower type = inter false
-#pragma HLS DEPENDENCE variable = upper type = inter false
-#pragma HLS LOOP_TRIPCOUNT min = 2 max = 16777216 avg = 65536
-        const int now = head & 1;
-        if (head > 0) {
+#pragma HLS DEPENDENCE variable = lower type = inter direction = RAW distance = 4 true
+#pragma HLS DEPENDENCE variable = upper type = inter direction = RAW distance = 4 true
+#pragma HLS LOOP_TRIPCOUNT min = 9 max = 16777216 avg = 65536
+        ECORL_WATCH(lower, PAIR_HEADS, RAW, 4, i, call.task.m, call.heads, call.unit);
+        ECORL_WATCH(upper, PAIR_HEADS, RAW, 4, i, call.task.m, call.heads, call.unit);
+        if (i >= PAIR_LAG) {
             const partners_t at = partners_at(word, call.unit);
-            const half_word_t a = lower[1 - now][at.is_crossed ? at.upper : at.lower];
-            const half_word_t b = upper[1 - now][at.is_crossed ? at.lower : at.upper];
+            const dim_t of_lower = at.is_crossed ? at.upper : at.lower;
+            const dim_t of_upper = at.is_crossed ? at.lower : at.upper;
+            const half_word_t a = lower[place_in_ring(head + of_lower)];
+            const half_word_t b = upper[place_in_ring(head + of_upper)];
             word_t partner;
             for (int lane = 0; lane < HALF_LANES; ++lane) {
 #pragma HLS UNROLL
@@ -244,8 +256,12 @@ PAIR_HEADS:
                 partner.lane[HALF_LANES + lane] = at.is_crossed ? a.lane[lane] : b.lane[lane];
             }
             seconds.write(partner);
+            if (++word == call.unit) {
+                word = 0;
+                head = place_in_ring(head + call.unit);
+            }
         }
-        if (head < n_heads) {
+        if (i < words) {
             const word_t own = in.read();
             half_word_t a, b;
             for (int lane = 0; lane < HALF_LANES; ++lane) {
@@ -253,13 +269,9 @@ PAIR_HEADS:
                 a.lane[lane] = own.lane[lane];
                 b.lane[lane] = own.lane[HALF_LANES + lane];
             }
-            lower[now][word] = a;
-            upper[now][word] = b;
+            lower[place_in_ring(i)] = a;
+            upper[place_in_ring(i)] = b;
             values.write(own);
-        }
-        if (++word == call.unit) {
-            word = 0;
-            ++head;
         }
         VECTOR_COUNT(PAIR_CYCLES, 1);
     }

@@ -32,7 +32,7 @@ inline code_word_t next_step(code_line_t lines[BLOCK_ROWS], dim_t rows) {
 /// out, four columns of all rows a cycle.
 inline void arrange_codes(lines_t& in, codes_t& out, const call_t& call) {
 #pragma HLS INLINE
-    ECORL_BUFFER code_line_t block[2][BLOCK_ROWS][CODE_WORDS];
+    ECORL_BUFFER watched<code_line_t> block[2][BLOCK_ROWS][CODE_WORDS];
 #pragma HLS AGGREGATE variable = block
 #pragma HLS ARRAY_PARTITION variable = block complete dim = 2
 #pragma HLS BIND_STORAGE variable = block type = ram_2p impl = uram
@@ -57,6 +57,7 @@ CODE_BLOCK:
 #pragma HLS PIPELINE II = 1
 #pragma HLS DEPENDENCE variable = block type = inter false
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 32768 avg = 4096
+            ECORL_WATCH(block, ARRANGE_CODES, ALL, NEVER, j, n_in, n_out);
             if (j < n_in) {
                 block[now][row][word] = in.read();
                 if (++word == call.words) {

@@ -315,12 +315,24 @@ int check_maxima() {
     wrong += check_head(2, 80, v::MAX_HEAD, how, true) + check_head(17, 66, 16, how, false);
     wrong += check_gate(1, v::MAX_INNER, how, 1);
     wrong += check_gate(17, v::MAX_SLICE + 16, how, 1);
-    for (const std::int32_t d : {16, 32, 64, 80, 112, 128}) {
+    for (const std::int32_t d : {16, 32, 48, 64, 80, 96, 112, 128}) {
+        wrong += check_head(1, 1, d, how, false) + check_head(16, 2, d, how, true);
         wrong += check_head(35, 7, d, how, true) + check_context(35, 5, d, how, 1, draw_calls(1));
     }
     wrong += check_context(2, 64, v::MAX_HEAD, how, 1, draw_calls(1));
     wrong += check_context(17, v::HEADER_HEADS + 2, 16, how, 2, draw_calls(2));
     return wrong;
+}
+
+/// The rows of a decoder with `inner` channels of gates, and a reward of each.
+int check_model(std::int32_t m, std::int32_t heads, std::int32_t kv_heads, std::int32_t d,
+                std::int32_t inner) {
+    const fill how = fill::RANDOM;
+    const std::int32_t hidden = heads * d;
+    int wrong = check_embed(m, hidden, how) + check_norm(m, hidden, how);
+    wrong += check_residual(m, hidden, how, 1, false) + check_fixed(m, 1, how, false);
+    wrong += check_head(m, heads + 2 * kv_heads, d, how, false) + check_gate(m, inner, how, 1);
+    return wrong + check_context(m, heads, d, how, 1, draw_calls(1));
 }
 
 #ifdef ECORL_CSIM
@@ -363,6 +375,11 @@ int main() {
         }
     }
     wrong += check_maxima();
+    for (const std::int32_t m : {1, 17, 18, 19}) {
+        wrong += check_model(m, 4, 2, 16, 176);
+        wrong += check_model(m, 9, 3, 64, 1536);  // SmolLM-135M
+    }
+    wrong += check_model(1, 32, 32, 128, 11008);  // Llama-2-7B
 #ifdef ECORL_CSIM
     wrong += check_counters();
 #endif

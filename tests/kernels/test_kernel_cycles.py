@@ -75,7 +75,7 @@ def run_vector(handle, call: VectorCall):
     handle.vector_ops_krnl(*pointers(*arrays))
 
 
-@pytest.mark.parametrize("m", [1, 16, 21, 70])
+@pytest.mark.parametrize("m", [1, 2, 16, 21, 70])
 @pytest.mark.parametrize(
     ("op", "n", "more"),
     [
@@ -95,6 +95,7 @@ def run_vector(handle, call: VectorCall):
         ("gate", 16384 + 48, {}),  # two slices
         ("context", 4 * 64, {"head": 64}),
         ("context", 66 * 16, {"head": 16}),
+        ("context", 32, {"head": 32}),
         ("context", 4 * 64, {"head": 64, "stages": (0, 0)}),
         ("context", 4 * 64, {"head": 64, "stages": (1, 1)}),
         ("context", 4 * 64, {"head": 64, "stages": (2, 2)}),
@@ -128,10 +129,10 @@ def run_score(handle, call: ScoreCall):
     )
 
 
-@pytest.mark.parametrize("m", [1, 16, 21, 70])
+@pytest.mark.parametrize("m", [1, 16, 19, 21, 70])
 @pytest.mark.parametrize(
     ("op", "n", "results"), [("logits", 96, 1), ("logits", 2048, 2), ("logits", 50, 1),
-                             ("finish", 1, 1), ("finish", 7, 3)]
+                             ("logits", 9, 1), ("finish", 1, 1), ("finish", 7, 3)]
 )  # fmt: skip
 def test_score_aggregator(handle, m, op, n, results):
     call = ScoreCall(op, m, n, results * m)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl.devices import load_profile
-from ecorl.errors import BuildError
+from ecorl.errors import BuildError, MissingToolError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,18 +29,42 @@ def test_a_bench_that_stands_still_is_a_deadlock(script, monkeypatch):
     benches = script("kernel_benches")
     report = "region vector_ops: no process can go on\n  load_rows waits for room in records 16/16"
     finishing(benches, monkeypatch, 1, report)
-    assert all(run.is_deadlocked and not run.passed for run in benches.run_benches())
+    assert all(run.is_deadlocked and not run.passed for run in benches.run_benches("fast"))
     finishing(benches, monkeypatch, 0, "PASS")
-    runs = benches.run_benches()
+    runs = benches.run_benches("fast")
     assert [run.kernel for run in runs] == list(benches.KERNELS)
-    assert not any(run.is_deadlocked for run in runs)
+    assert not any(run.is_deadlocked or run.is_too_close for run in runs)
+
+
+def test_a_dependence_that_is_too_close_is_counted(script, monkeypatch):
+    kernels, benches = script("kernels"), script("kernel_benches")
+    monkeypatch.setattr(kernels, "ap_headers", lambda: ROOT)
+    finishing(benches, monkeypatch, 134, "LOOP: block, element 0, distance 1; stated: 4; shape")
+    deadlocks, too_close = kernels._benches()
+    assert (deadlocks.value, deadlocks.holds) == (0, True)
+    assert (too_close.value, too_close.holds) == (len(benches.KERNELS), False)
+    finishing(benches, monkeypatch, 0, "PASS")
+    assert [figure.value for figure in kernels._benches()] == [0, 0]
+
+
+def test_without_the_headers_of_ap_int_nobody_looks_at_dependences(script, monkeypatch):
+    kernels, benches = script("kernels"), script("kernel_benches")
+
+    def headers():
+        raise MissingToolError("no headers")
+
+    monkeypatch.setattr(kernels, "ap_headers", headers)
+    finishing(benches, monkeypatch, 0, "PASS")
+    deadlocks, too_close = kernels._benches()
+    assert deadlocks.value == 0
+    assert too_close.value is None
 
 
 def test_a_bench_with_wrong_results_is_no_deadlock_and_no_figure(script, monkeypatch):
     benches = script("kernel_benches")
     finishing(benches, monkeypatch, 1, "FAIL gemm_int8: 3 wrong results")
     with pytest.raises(BuildError, match="3 wrong results"):
-        benches.run_benches()
+        benches.run_benches("strict")
 
 
 def test_designs_on_paper_are_bounded_by_their_products(script):

@@ -226,7 +226,7 @@ class CsimLibrary:
 
         Raises:
             DataflowError: a dataflow region could not go on; the message says which FIFOs were full
-                and which empty.
+                and which empty. Or a loop depended on itself as no pragma states; it says where.
         """
         if code == _FAULT:
             raise DataflowError(self.dataflow_report())
@@ -240,6 +240,11 @@ class CsimLibrary:
     def leftovers(self) -> int:
         """Dataflow regions that ended with items in a FIFO."""
         return int(self.handle.dataflow_leftovers())
+
+    @property
+    def dependence_violations(self) -> int:
+        """Dependences that were closer than their pragma states; only the strict build looks."""
+        return int(self.handle.dependence_violations())
 
     def dataflow_report(self) -> str:
         """What the last of them said; empty when there was none."""
@@ -285,6 +290,7 @@ def _declare(handle: Any) -> None:
         "gemm_int8_path": (dim, []),
         "dataflow_deadlocks": (count, []),
         "dataflow_leftovers": (count, []),
+        "dependence_violations": (count, []),
         "dataflow_set_depth": (None, [count]),
         "dataflow_report": (count, [pointer, count]),
     }

@@ -17,6 +17,7 @@ from ecorl.engines.fpga.cycles.kernels import CallTotals
 from ecorl.engines.fpga.cycles.pipelines import depth
 from ecorl.engines.fpga.cycles.products import (
     BLOCK_ROWS,
+    arranged_pause,
     arranged_runs,
     arranged_steps,
     product_runs,
@@ -27,6 +28,7 @@ from ecorl.engines.fpga.kernels.sequence import VectorOperation
 CHANNEL_WORDS = 3
 """Words of constants for 16 channels: mantissas, shifts, biases."""
 
+_PAIR_LAG = 8  # words from a word to its partners in RoPE
 _STEP_CODES, _TABLE_LANES, _MAX_SLICE = 4, 32, 16_384
 _ROPE_WORDS, _SCALE_WORDS, _RESULT_WORDS = 4, 4, 2
 _HEADER_HEADS, _HEADER_WORDS = 64, 4  # exponents that stand together, and their words
@@ -117,6 +119,16 @@ class VectorCall:
         return self._heads if self.op == "head" else 1
 
     @property
+    def _panel(self) -> int:
+        """Words of a row's products that leave the block buffer together."""
+        return self._unit if self.op == "head" else self._looks * self._words
+
+    @property
+    def _group(self) -> int:
+        """Words of a row's products that stand together in memory."""
+        return self._unit if self.op == "context" else 1
+
+    @property
     def _part_words(self) -> int:
         return self._unit if self.op == "head" else self._words
 
@@ -173,13 +185,13 @@ class VectorCall:
         passed = self.m * row * self._looks_first
         ports = self.ports()
         read = sum(ports[name] for name in ("task", "acc", "x", "side", "table", "rows"))
-        arranged = self._unit if self.op == "head" else row
-        pairs = (self.m * self._heads + 1) * self._unit if self.op == "head" else passed
+        arranged = arranged_steps(self.m, self._panel, self._panels, self._group)
+        pairs = passed + (_PAIR_LAG if self.op == "head" else 0)
         return VectorCounts(
             calls=1,
             rows=self.m,
             load_cycles=ports["acc"] // WORD_BYTES,
-            arrange_cycles=arranged_steps(self.m, arranged, self._panels) * self._reads_products,
+            arrange_cycles=arranged * self._reads_products,
             side_cycles=self._side[0],
             open_cycles=self._open_cycles(),
             first_cycles=passed,
@@ -287,11 +299,14 @@ class VectorCall:
             runs = self._heads * self._blocks
         chain.stage(memory.loop(c.load_cycles, runs, ii), wait + move, move)
         chain.stage(ii * c.load_cycles + sums * move, move, move)
-        rows = min(self.m, BLOCK_ROWS)
-        tile = rows * (self._unit if self.op == "head" else row)
-        last = (self.m % BLOCK_ROWS or BLOCK_ROWS) * tile // rows
+        tile = min(self.m, BLOCK_ROWS) * self._panel
+        rest = self.m % BLOCK_ROWS
+        pause = arranged_pause(rest, self._panel, self._group)
+        last = (rest or BLOCK_ROWS) * self._panel + pause
         first = pace * self.parts * tile + (self._heads * wait if self.op == "context" else 0.0)
         arrange = ii * c.arrange_cycles + arranged_runs(self.m, self._panels) * move
+        if rest == self.m:  # nothing but the last block
+            first += ii * pause
         chain.stage(arrange, first + move, ii * last + move)
         if self._reads_x:
             chain.feed(memory.loop(self.m * row, 1, ii))
@@ -318,7 +333,7 @@ class VectorCall:
     def _second_look(self, chain: Chain, memory: Memory, ii: int) -> None:
         """Norm, rotate or gate; a part begins when its scalars are there."""
         c, wait, move = self.counts(), memory.latency_cycles, depth("control", "move")
-        paired = (ii * self._unit if self.op == "head" else 0) + move
+        paired = (ii * _PAIR_LAG if self.op == "head" else 0) + move
         chain.stage(ii * c.pair_cycles + move, paired, paired)
         ready = 0.0
         if self.op == "norm":

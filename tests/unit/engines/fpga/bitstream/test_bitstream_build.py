@@ -112,6 +112,7 @@ def test_the_config_of_a_kernel_says_what_its_qor_says(fake, make_request):
         f"tb.file={root}/sim/gemm_int8_host.cpp",
         f"tb.file={root}/sim/gemm_int8_native.cpp",
         f"tb.file={root}/sim/dataflow.cpp",
+        f"tb.file={root}/sim/dataflow_dependence.cpp",
         f"tb.file={root}/sim/dataflow_fibre.cpp",
         f"tb.cflags=-std=c++17 -I{root}/include -I{root}/sim -DECORL_CSIM=1 -DECORL_STRICT=1",
         "package.output.format=xo",

@@ -68,6 +68,12 @@ def test_a_block_enters_where_the_one_before_leaves():
     assert arranged_steps(64, 5) == 5 * 16 * 5
     assert arranged_steps(64, 1, panels=5) == (4 * 5 + 1) * 16
     assert arranged_steps(67, 5) == 5 * 16 * 5 + 2 * 3 * 5
+    # A place is read 4 steps after it was written at the earliest.
+    assert arranged_steps(65, 1) == 5 * 16 + 2 + 3
+    assert arranged_steps(1, 2, panels=7) == 7 * (2 + 2 + 2)
+    assert arranged_steps(2, 2) == 2 * 4 + 1
+    assert arranged_steps(1, 6, unit=3) == 2 * 6
+    assert arranged_steps(1, 3, unit=3) == 2 * 3 + 1
     assert (arranged_runs(67), arranged_runs(67, 5), arranged_runs(3), arranged_runs(64)) == (
         2, 6, 1, 1,
     )  # fmt: skip
