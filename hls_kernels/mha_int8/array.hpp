@@ -203,6 +203,8 @@ inline void multiply(hls::stream<turn_t>& turns, hls::stream<beat_t>& queries,
     const array_schedule_t when = schedule_of(turn, d);
     query_intake_t intake = {{}, 0, 0};
     beat_t beat;
+#pragma HLS ARRAY_PARTITION variable = intake.beat.value complete
+#pragma HLS ARRAY_PARTITION variable = beat.value complete
     dim_t at = 0;  // cycle within the tile
     shadow.left = 0;
 MAC:
