@@ -300,7 +300,7 @@ WEIGHT_LANES:
 /// Scores to weights for the array, and the sum of each row's weights over its pages.
 inline void look_again(hls::stream<turn_t>& turns, hls::stream<beat_t>& value_scales,
                        hls::stream<word_t>& scores, hls::stream<quad_look_t>& looks,
-                       hls::stream<weight_word_t>& weights, hls::stream<quad_total_t>& totals) {
+                       weight_word_t weights[PAGE_WEIGHTS], hls::stream<quad_total_t>& totals) {
     ECORL_BUFFER sint<40> row_sums[QUAD_ROWS][QUADS];
     scale_banks_t banks[2];
     quad_look_t look;
@@ -323,7 +323,7 @@ SECOND_LOOK:
         const dim_t quad = i / PAGE_STEPS, step = i % PAGE_STEPS;
         if (step == 0) look = looks.read();
         weigh_word(scores.read(), banks, look, step, word, part);
-        if (step % 2 == 1) weights.write(word);
+        if (step % 2 == 1) weights[i / 2] = word;
         if (step == PAGE_STEPS - 1) {
             quad_total_t total;
         SUM_ROWS:
