@@ -27,6 +27,7 @@ from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS
 from ecorl.engines.fpga.cycles.model import BatchShape, CardTime, CycleModel
 from ecorl.engines.fpga.estimate import (
     CardEstimate,
+    declared_brams,
     declared_dsps,
     estimate,
     standing_of_kernels,
@@ -43,6 +44,9 @@ LLAMA_2_7B = ModelShape(32, 4096, 11008, 32, 32, 128, 32000, 6_738_415_616, 6_60
 WHAT = "Llama-2-7B's shape, reward of one row of 512 tokens, U55C at 245 MHz, 73 W"
 SMOLLM_135M = ModelShape(30, 576, 1536, 9, 3, 64, 49152, 134_515_008, 106_203_456)
 N_SMALL_ROWS = 64
+U55C_BRAM_18K = 4032
+"""AMD DS978: 2,016 block RAMs, each two of 18 Kbit."""
+
 SMALL_BEFORE_S = 29.716
 """Modelled time of the small model with products in order of columns and a vector unit that went
 row by row, its latencies assumed: the kernels before both were changed."""
@@ -66,7 +70,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "weight_channels": WEIGHT_CHANNELS, "standing": standing_of_kernels(),
     }  # fmt: skip
     return settings, [
-        *_array(found), *_forward(found), _small(small), *_dsps(found), *_sources(),
+        *_array(found), *_forward(found), _small(small), *_dsps(found), _brams(), *_sources(),
     ]  # fmt: skip
 
 
@@ -152,6 +156,17 @@ def _dsps(found: CardEstimate) -> list[Figure]:
         _figure("kernel.dsp_share_usable", n / profile.value("n_dsp_usable"),
                 f"over the DSPs that the card's shell leaves; {note}", target=usable),
     ]  # fmt: skip
+
+
+def _brams() -> Figure:
+    """Declared block RAMs over those of the card."""
+    known = {name: n for name, n in declared_brams().items() if n is not None}
+    most = Target(high=0.3)
+    if not known:
+        return missing("kernel.bram_share_u55c", "1", "no qor.json declares block RAMs", most)
+    note = "declared in qor.json, of 18 Kbit: "
+    note += ", ".join(f"{name} {n:,}" for name, n in known.items())
+    return _figure("kernel.bram_share_u55c", sum(known.values()) / U55C_BRAM_18K, note, target=most)
 
 
 def _sources() -> list[Figure]:

@@ -347,11 +347,11 @@ void gemm_dataflow(const code_word_t* a, const half_word_t* w_low, const half_wo
 extern "C" void gemm_int8_krnl(const ecorl::code_word_t* a, const ecorl::gemm::half_word_t* w_low,
                                const ecorl::gemm::half_word_t* w_high, ecorl::word_t* c,
                                std::int32_t m, std::int32_t n, std::int32_t k) {
-#pragma HLS INTERFACE m_axi port = a bundle = gmem_a max_read_burst_length = 256 offset = slave
-#pragma HLS INTERFACE m_axi port = w_low bundle = gmem_w0 max_read_burst_length = 256 offset = slave
-#pragma HLS INTERFACE m_axi port = w_high bundle = gmem_w1 max_read_burst_length = 256 offset = \
+#pragma HLS INTERFACE m_axi port = a bundle = gmem_a max_read_burst_length = 64 offset = slave
+#pragma HLS INTERFACE m_axi port = w_low bundle = gmem_w0 max_read_burst_length = 128 offset = slave
+#pragma HLS INTERFACE m_axi port = w_high bundle = gmem_w1 max_read_burst_length = 128 offset = \
     slave
-#pragma HLS INTERFACE m_axi port = c bundle = gmem_c max_write_burst_length = 256 offset = slave
+#pragma HLS INTERFACE m_axi port = c bundle = gmem_c max_write_burst_length = 64 offset = slave
 #pragma HLS INTERFACE s_axilite port = m
 #pragma HLS INTERFACE s_axilite port = n
 #pragma HLS INTERFACE s_axilite port = k

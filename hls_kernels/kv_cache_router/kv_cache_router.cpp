@@ -63,19 +63,19 @@ extern "C" void kv_cache_router_krnl(const ecorl::beat_t* keys, const ecorl::bea
                                      ecorl::beat_t* pages, std::int32_t* table, std::int32_t n_jobs,
                                      std::int32_t d) {
 #pragma HLS INTERFACE m_axi port = keys bundle = gmem_k max_read_burst_length = \
-    128 num_read_outstanding = 4 offset = slave
+    64 num_read_outstanding = 4 offset = slave
 #pragma HLS INTERFACE m_axi port = values bundle = gmem_v max_read_burst_length = \
-    128 num_read_outstanding = 4 offset = slave
+    64 num_read_outstanding = 4 offset = slave
 #pragma HLS INTERFACE m_axi port = key_rows bundle = gmem_r max_read_burst_length = \
     64 num_read_outstanding = 8 offset = slave
 #pragma HLS INTERFACE m_axi port = value_rows bundle = gmem_s max_read_burst_length = \
     64 num_read_outstanding = 8 offset = slave
 #pragma HLS INTERFACE m_axi port = jobs bundle = gmem_j max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    128 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = sources bundle = gmem_p max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = pages bundle = gmem_p max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = table bundle = gmem_t max_write_burst_length = \
     16 num_write_outstanding = 16 offset = slave
 #pragma HLS INTERFACE s_axilite port = n_jobs

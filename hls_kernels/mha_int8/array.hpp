@@ -47,9 +47,9 @@ using query_banks_t = operand_t[QUERY_ROWS][2 * QUERY_OPERANDS];
 using weight_banks_t = operand_t[QUERY_ROWS][PAGE_OPERANDS];
 
 /// Take the i-th word of weights: four rows, 8 keys.
-inline void take_weights(hls::stream<weight_word_t>& weights, weight_banks_t banks, dim_t i) {
+inline void take_weights(const weight_word_t weights[PAGE_WEIGHTS], weight_banks_t banks, dim_t i) {
 #pragma HLS INLINE
-    const weight_word_t word = weights.read();
+    const weight_word_t word = weights[i];
     const dim_t quad = i / PAGE_OPERANDS;
 TAKE_QUAD:
     for (int r = 0; r < QUAD_ROWS; ++r) {
@@ -181,7 +181,7 @@ KEEP:
 /// come in. Under values, high and low codes of the weights alternate.
 inline void multiply(hls::stream<turn_t>& turns, hls::stream<beat_t>& queries,
                      hls::stream<beat_t>& keys, hls::stream<beat_t>& values,
-                     hls::stream<weight_word_t>& weights, hls::stream<sum_quad_t>& scores,
+                     const weight_word_t weights[PAGE_WEIGHTS], hls::stream<sum_quad_t>& scores,
                      hls::stream<sum_quad_t>& sums, dim_t d) {
     ECORL_BUFFER query_banks_t query;
     ECORL_BUFFER weight_banks_t weight;
@@ -203,6 +203,8 @@ inline void multiply(hls::stream<turn_t>& turns, hls::stream<beat_t>& queries,
     const array_schedule_t when = schedule_of(turn, d);
     query_intake_t intake = {{}, 0, 0};
     beat_t beat;
+#pragma HLS ARRAY_PARTITION variable = intake.beat.value complete
+#pragma HLS ARRAY_PARTITION variable = beat.value complete
     dim_t at = 0;  // cycle within the tile
     shadow.left = 0;
 MAC:

@@ -130,6 +130,7 @@ inline void divide(hls::stream<query_block_t>& blocks, hls::stream<value_t>& pea
                    hls::stream<quad_total_t>& totals, hls::stream<divisor_t>& divisors,
                    hls::stream<head_result_t>& results, dim_t n_blocks) {
     quad_total_t total;
+#pragma HLS ARRAY_PARTITION variable = total.row complete
 DIVIDE_BLOCK:
     for (dim_t b = 0; b < n_blocks; ++b) {
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 1024 avg = 64

@@ -121,13 +121,13 @@ extern "C" void mha_int8_krnl(const ecorl::mha::query_block_t* blocks,
 #pragma HLS INTERFACE m_axi port = rows bundle = gmem_r max_read_burst_length = \
     256 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = queries bundle = gmem_q max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = table bundle = gmem_t max_read_burst_length = \
     256 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = pages bundle = gmem_p max_read_burst_length = \
-    256 num_read_outstanding = 16 offset = slave
+    64 num_read_outstanding = 16 offset = slave
 #pragma HLS INTERFACE m_axi port = context bundle = gmem_c max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = results bundle = gmem_o max_write_burst_length = \
     256 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE s_axilite port = n_blocks

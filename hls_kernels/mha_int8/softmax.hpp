@@ -43,6 +43,7 @@ ARRANGE:
         }
         if (i < n_out) {
             const sum_quad_t both = pages[from + i / 2];
+#pragma HLS ARRAY_PARTITION variable = both.row complete dim = 0
             sum_word_t word;
         HALF:
             for (int lane = 0; lane < LANES; ++lane) {
@@ -278,7 +279,6 @@ inline void weigh_word(const word_t& scores, const scale_banks_t banks[2], const
                        dim_t step, weight_word_t& weights, word_t& part) {
 #pragma HLS INLINE
     const step_values_t value_m = scales_at(banks[0], step), value_e = scales_at(banks[1], step);
-    const int half = step % 2 * (2 * STEP_KEYS);
 WEIGHT_LANES:
     for (int lane = 0; lane < LANES; ++lane) {
 #pragma HLS UNROLL
@@ -289,8 +289,12 @@ WEIGHT_LANES:
         const weighed_t<exact> key =
             weighed<exact>(scores.lane[lane], by, ceiling, offset, value_t(step * STEP_KEYS + k),
                            static_cast<dim_t>(look.row[r].live));
-        weights.row[r].code[half + k] = code_t(key.high);
-        weights.row[r].code[half + STEP_KEYS + k] = code_t(key.low);
+        // a word takes two steps: each moves down what the one before has left
+        operand_t& row = weights.row[r];
+        row.code[k] = row.code[2 * STEP_KEYS + k];
+        row.code[STEP_KEYS + k] = row.code[3 * STEP_KEYS + k];
+        row.code[2 * STEP_KEYS + k] = code_t(key.high);
+        row.code[3 * STEP_KEYS + k] = code_t(key.low);
         part.lane[lane] = (step == 0 ? value_t(0) : part.lane[lane]) + key.part;
     }
 }
@@ -298,11 +302,11 @@ WEIGHT_LANES:
 /// Scores to weights for the array, and the sum of each row's weights over its pages.
 inline void look_again(hls::stream<turn_t>& turns, hls::stream<beat_t>& value_scales,
                        hls::stream<word_t>& scores, hls::stream<quad_look_t>& looks,
-                       hls::stream<weight_word_t>& weights, hls::stream<quad_total_t>& totals) {
+                       weight_word_t weights[PAGE_WEIGHTS], hls::stream<quad_total_t>& totals) {
     ECORL_BUFFER watched<sint<40> > row_sums[QUAD_ROWS][QUADS];
     scale_banks_t banks[2];
     quad_look_t look;
-    weight_word_t word;
+    weight_word_t word = {};
     word_t part;
 #pragma HLS ARRAY_PARTITION variable = row_sums complete dim = 1
 #pragma HLS ARRAY_PARTITION variable = banks complete dim = 1
@@ -322,7 +326,7 @@ SECOND_LOOK:
         const dim_t quad = i / PAGE_STEPS, step = i % PAGE_STEPS;
         if (step == 0) look = looks.read();
         weigh_word(scores.read(), banks, look, step, word, part);
-        if (step % 2 == 1) weights.write(word);
+        if (step % 2 == 1) weights[i / 2] = word;
         if (step == PAGE_STEPS - 1) {
             quad_total_t total;
         SUM_ROWS:

@@ -34,6 +34,7 @@ constexpr int HEAD_TILES = MAX_HEAD / ARRAY_LANES;  ///< at most, of sums
 constexpr int OPERAND_CODES = 4 * MAC_STEP;         ///< of a row, in one word of its bank
 constexpr int QUERY_OPERANDS = MAX_HEAD / OPERAND_CODES;
 constexpr int PAGE_OPERANDS = 2 * PAGE / OPERAND_CODES;  ///< two codes for each weight
+constexpr int PAGE_WEIGHTS = PAGE_OPERANDS * QUADS;      ///< words of a page's weights
 
 static_assert(QUAD_ROWS * STEP_KEYS == LANES, "a word of the softmax is a word of 16 lanes");
 static_assert(ARRAY_LANES == 2 * STEP_KEYS, "a quad of sums is two words of the softmax");

@@ -120,6 +120,7 @@ ANSWER_ROW:
             const bool is_here = from >= 0 && from < task.n;
             const dim_t at = is_here ? from : 0;
             const word_t word = kept[at / LANES];
+#pragma HLS ARRAY_PARTITION variable = word.lane complete
             outputs_out.write(answered(asked, own, is_here, word.lane[at % LANES], task.op));
         }
         records_out.write(row);

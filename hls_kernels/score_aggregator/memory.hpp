@@ -64,6 +64,7 @@ LOAD_OUTPUTS:
 /// Results one after the other.
 inline void part_outputs(hls::stream<output_word_t>& in, outputs_t& out, const call_t call) {
     output_word_t word = {};
+#pragma HLS ARRAY_PARTITION variable = word.output complete
 PART_OUTPUTS:
     for (dim_t i = 0; i < call.task.n_outputs; ++i) {
 #pragma HLS PIPELINE II = 1
@@ -107,6 +108,7 @@ STORE_ROWS:
 /// Results, four a word.
 inline void join_outputs(outputs_t& in, hls::stream<output_word_t>& out, const call_t call) {
     output_word_t word = {};
+#pragma HLS ARRAY_PARTITION variable = word.output complete
 JOIN_OUTPUTS:
     for (dim_t i = 0; i < call.task.n_outputs; ++i) {
 #pragma HLS PIPELINE II = 1

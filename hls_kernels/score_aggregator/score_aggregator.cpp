@@ -74,23 +74,23 @@ extern "C" void score_aggregator_krnl(const ecorl::score::task_t* task, const ec
                                       ecorl::score::partial_word_t* partials_out) {
 #pragma HLS INTERFACE m_axi port = task bundle = gmem_rows offset = slave
 #pragma HLS INTERFACE m_axi port = acc bundle = gmem_acc max_read_burst_length = \
-    256 num_read_outstanding = 16 offset = slave
+    64 num_read_outstanding = 16 offset = slave
 #pragma HLS INTERFACE m_axi port = side bundle = gmem_side max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = rewards bundle = gmem_rewards max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = rows bundle = gmem_rows max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = outputs bundle = gmem_outputs max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = partials bundle = gmem_partials max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = rows_out bundle = gmem_rows max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = outputs_out bundle = gmem_outputs max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = partials_out bundle = gmem_partials max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE s_axilite port = return
 #pragma HLS AGGREGATE variable = task
 #pragma HLS AGGREGATE variable = acc

@@ -173,7 +173,7 @@ WIDEN:
             word_t word;
             for (int lane = 0; lane < LANES; ++lane) {
 #pragma HLS UNROLL
-                word.lane[lane] = value_t(codes.lane[is_upper ? LANES + lane : lane]);
+                word.lane[lane] = value_t(is_upper ? codes.lane[LANES + lane] : codes.lane[lane]);
             }
             out.write(word);
         }

@@ -147,23 +147,23 @@ extern "C" void vector_ops_krnl(const ecorl::vector::task_t* task, const ecorl::
                                 ecorl::word_t* scales) {
 #pragma HLS INTERFACE m_axi port = task bundle = gmem_rows offset = slave
 #pragma HLS INTERFACE m_axi port = acc bundle = gmem_acc max_read_burst_length = \
-    256 num_read_outstanding = 16 offset = slave
+    64 num_read_outstanding = 16 offset = slave
 #pragma HLS INTERFACE m_axi port = x bundle = gmem_x max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = side bundle = gmem_side max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = table bundle = gmem_table max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = rows bundle = gmem_rows max_read_burst_length = \
-    256 num_read_outstanding = 2 offset = slave
+    64 num_read_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = codes bundle = gmem_codes max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = y bundle = gmem_y max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = rows_out bundle = gmem_rows max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE m_axi port = scales bundle = gmem_scales max_write_burst_length = \
-    256 num_write_outstanding = 2 offset = slave
+    64 num_write_outstanding = 2 offset = slave
 #pragma HLS INTERFACE s_axilite port = return
     const ecorl::vector::task_t task_now = task[0];
     const ecorl::vector::call_t call = ecorl::vector::call_of(task_now);

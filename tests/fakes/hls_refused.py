@@ -46,6 +46,51 @@ REFUSED = {
         }
         """
     ],
+    "channels": [
+        # a FIFO that an earlier process reads: what it holds is of the turn before
+        """
+        void add(hls::stream<value_t>& in, hls::stream<value_t>& sums, hls::stream<value_t>& out) {
+            out.write(in.read() + sums.read());
+        }
+        void keep(hls::stream<value_t>& in, hls::stream<value_t>& sums,
+                  hls::stream<value_t>& out) {
+            const value_t sum = in.read();
+            sums.write(sum);
+            out.write(sum);
+        }
+        void top(hls::stream<value_t>& in, hls::stream<value_t>& out, int n) {
+            hls::stream<value_t, 4> sums("sums");  //! channels
+            hls::stream<value_t, 4> added("added");  //! channels
+            sums.write(0);
+        TURN:
+            for (int i = 0; i < n; ++i) {
+        #pragma HLS DATAFLOW
+        #pragma HLS LOOP_TRIPCOUNT min = 1 max = 16
+                add(in, sums, added);  //! channels
+                keep(added, sums, out);
+            }
+        }
+        """,
+        # within a function, and through a process that is a region itself
+        """
+        template <int BY> void add(hls::stream<value_t>& in, hls::stream<value_t>& out) {
+            out.write(in.read() + BY);
+        }
+        void both(hls::stream<value_t>& in, hls::stream<value_t>& out) {
+        #pragma HLS DATAFLOW
+            hls::stream<value_t, 2> between("between");
+            add<1>(in, between);
+            add<2>(between, out);
+        }
+        void top(hls::stream<value_t>& in, hls::stream<value_t>& out) {
+        #pragma HLS DATAFLOW
+            hls::stream<value_t, 2> first("first"), second("second");
+            add<3>(first, out);  //! channels
+            add<4>(in, second);
+            both(second, first);
+        }
+        """,
+    ],
     "pointer-struct": [
         """
         struct channels_t {
@@ -138,7 +183,7 @@ REFUSED = {
         #pragma HLS LOOP_TRIPCOUNT min = 1 max = 32
                 block.query[0][i] = in.read();
                 block.scale[i][0].m = i;
-                step_t step = block.query[1][i];  //! aggregate
+                step_t step = block.query[1][i];  //! aggregate partition
                 sums[i & 15].lane[0] = step.value[i & 3];
                 out.write(sums[0]);
             }
@@ -163,6 +208,41 @@ REFUSED = {
             }
         }
         """,
+    ],
+    "partition": [
+        """
+        struct codes_t { code_t code[64]; };
+        struct intake_t { codes_t beat; int row; };
+        code_t next(hls::stream<codes_t>& in, intake_t& at, int i) {
+        #pragma HLS INLINE
+            if (i % 64 == 0) at.beat = in.read();
+            return at.beat.code[i % 64];
+        }
+        void top(hls::stream<codes_t>& in, hls::stream<word_t>& out, hls::stream<code_t>& codes,
+                 int n, int from) {
+            intake_t intake;  //! partition
+            value_t sums[4];  //! partition
+            value_t rows[4][128];  //! partition
+        LOOP:
+            for (int i = 0; i < n; ++i) {
+        #pragma HLS PIPELINE II = 1
+        #pragma HLS LOOP_TRIPCOUNT min = 1 max = 128
+                sums[i % 4] = from;
+                rows[0][i] = i;
+                word_t word, turned;  //! partition
+                for (int lane = 0; lane < 16; ++lane) {
+        #pragma HLS UNROLL
+                    word.lane[lane] = sums[from];
+                }
+                for (int lane = 0; lane < 16; ++lane) {
+        #pragma HLS UNROLL
+                    turned.lane[lane] = word.lane[(lane + from) % 16] + rows[1][from];
+                }
+                codes.write(next(in, intake, i));
+                out.write(turned);
+            }
+        }
+        """
     ],
     "mux": [
         """
@@ -237,7 +317,7 @@ REFUSED = {
         """
         extern "C" void top(const word_t* in, word_t* out) {
         #pragma HLS INTERFACE m_axi port = in bundle = gmem0 max_read_burst_length = \\
-            256 offset = slave
+            64 offset = slave
         #pragma HLS INTERFACE m_axi port = out bundle = gmem1 offset = slave
         #pragma HLS AGGREGATE variable = in compact = bit  //! axi-aggregate
         #pragma HLS aggregate compact=bit variable=out  //! axi-aggregate
@@ -299,6 +379,22 @@ REFUSED = {
                 ++head;
                 marks[n + i] = 0;  //! burst
             }
+        }
+        """
+    ],
+    "burst-size": [
+        """
+        struct wide_t { value_t lane[32]; };
+        struct odd_t { value_t lane[5]; };
+        extern "C" void top(const word_t* in, word_t* out, const odd_t* odd, const wide_t* wide,
+                            const value_t* marks, word_t* both) {
+        #pragma HLS INTERFACE m_axi port=in bundle=g0 max_read_burst_length=256  //! burst-size
+        #pragma HLS INTERFACE m_axi port=out bundle=g1 max_write_burst_length=65  //! burst-size
+        #pragma HLS INTERFACE m_axi port=odd bundle=g2 max_read_burst_length=256  //! burst-size
+        #pragma HLS INTERFACE m_axi port=wide bundle=g3 max_read_burst_length=33  //! burst-size
+        #pragma HLS INTERFACE m_axi port=marks bundle=g4 max_read_burst_length=256  //! burst-size
+        #pragma HLS INTERFACE m_axi port=both bundle=g4 max_write_burst_length=64
+            both[0] = out[0] = in[0];
         }
         """
     ],

@@ -20,6 +20,47 @@ TAKEN = {
         void take(hls::stream<word_t>& words) { words.read(); }
         void top(int n) { region<3>(n); }
     """,
+    "channels": """
+        void add(hls::stream<value_t>& in, const value_t before[16], hls::stream<value_t>& out) {
+            out.write(in.read() + before[3]);
+        }
+        void keep(hls::stream<value_t>& in, value_t made[16], hls::stream<value_t>& out) {
+            static hls::stream<value_t, 2> own("own");
+            own.write(in.read());
+            const value_t sum = own.read();
+            made[3] = sum;
+            out.write(sum);
+        }
+        void turn(hls::stream<value_t>& in, hls::stream<value_t>& out, const value_t before[16],
+                  value_t made[16]) {
+        #pragma HLS DATAFLOW
+            static hls::stream<value_t, 4> added("added");
+            add(in, before, added);
+            keep(added, made, out);
+        }
+        void top(hls::stream<value_t>& in, hls::stream<value_t>& out, int n) {
+            static value_t even[16], odd[16];
+            hls::stream<value_t, 64> first("first");
+            first.write(in.read());  // no region: one after the other
+        TURN:
+            for (int i = 0; i < n; ++i) {
+        #pragma HLS LOOP_TRIPCOUNT min = 1 max = 16
+                if (i % 2 == 0) {
+                    turn(first, out, odd, even);
+                } else {
+                    turn(first, out, even, odd);
+                }
+            }
+        ROW:
+            for (int i = 0; i < n; ++i) {
+        #pragma HLS DATAFLOW
+        #pragma HLS LOOP_TRIPCOUNT min = 1 max = 16
+                hls::stream<value_t, 4> sums("sums");
+                add(first, odd, sums);
+                keep(sums, even, out);
+            }
+        }
+    """,
     "pointer-struct": """
         struct channels_t { const value_t* mantissa; };
         struct table_t { value_t value[16]; hls::stream<value_t, 2> out; ap_int<300> wide; };
@@ -121,6 +162,38 @@ TAKEN = {
                         sum += values[0][16 * i + lane];
                     }
                 }
+            }
+        }
+    """,
+    "partition": """
+        struct codes_t { code_t code[64]; };
+        struct few_t { value_t value[3]; };
+        void top(hls::stream<codes_t>& in, hls::stream<code_t>& codes, hls::stream<value_t>& out,
+                 value_t given[64], const value_t* memory, int n, int from) {
+        #pragma HLS INTERFACE m_axi port = memory bundle = gmem0 offset = slave
+            static codes_t beats[16];
+        #pragma HLS AGGREGATE variable = beats
+        #pragma HLS BIND_STORAGE variable = beats type = ram_2p impl = bram
+            codes_t beat = in.read();
+        #pragma HLS ARRAY_PARTITION variable = beat.code complete
+            value_t rows[4][128];
+        #pragma HLS ARRAY_PARTITION variable = rows complete dim = 1
+            few_t few = {};
+            value_t fixed[64], before[16];
+            fixed[0] = before[from] = from;  // in no pipeline
+        LOOP:
+            for (int i = 0; i < n; ++i) {
+        #pragma HLS PIPELINE II = 1
+        #pragma HLS LOOP_TRIPCOUNT min = 1 max = 128
+                value_t sum = memory[i] + given[from] + few.value[i & 1];
+                for (int lane = 1; lane < 64; ++lane) {
+        #pragma HLS UNROLL
+                    fixed[lane] = fixed[lane - 1];
+                }
+                rows[i % 4][i] = sum;
+                beats[i % 16] = beat;
+                codes.write(beats[from].code[i % 64] + beat.code[i % 16 * 4]);
+                out.write(sum + fixed[63]);
             }
         }
     """,
@@ -279,6 +352,20 @@ TAKEN = {
                     out[at++] = word_t{};
                 }
             }
+        }
+    """,
+    "burst-size": """
+        struct odd_t { value_t lane[5]; };
+        extern "C" void top(const word_t* in, word_t* out, const odd_t* odd, const value_t* marks,
+                            const value_t* list) {
+        #pragma HLS INTERFACE m_axi port = in bundle = gmem0 max_read_burst_length = \\
+            64 num_read_outstanding = 16 offset = slave
+        #pragma HLS INTERFACE m_axi port = out bundle = gmem1 offset = slave
+        #pragma HLS INTERFACE m_axi port = odd bundle = gmem2 max_read_burst_length = 128
+        #pragma HLS INTERFACE m_axi port = marks bundle = gmem3 max_read_burst_length = 256
+        #pragma HLS INTERFACE m_axi port = list bundle = gmem3 max_read_burst_length = 256
+        #pragma HLS INTERFACE s_axilite port = return
+            out[0] = in[0];
         }
     """,
     "refill": """

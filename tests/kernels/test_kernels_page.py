@@ -10,7 +10,7 @@ import pytest
 
 from ecorl.devices import load_profile
 from ecorl.engines.fpga.csim.build import kernel_root
-from ecorl.engines.fpga.estimate import declared_dsps
+from ecorl.engines.fpga.estimate import declared_brams, declared_dsps
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (kernel_root() / "README.md").read_text(encoding="utf-8")
@@ -29,6 +29,10 @@ def test_dsps_are_those_that_the_kernels_declare():
     total, profile = sum(shown.values()), load_profile("u55c")
     assert f"Together {total:,}: {total / profile.value('n_dsp'):.1%}".replace("%", " %") in PAGE
     assert f"{total / profile.value('n_dsp_usable'):.1%} of the 8,304".replace("%", " %") in PAGE
+
+
+def test_block_ram_is_what_the_kernels_declare():
+    assert f"they declare {100 * sum(declared_brams().values()) / 4032:.1f} %" in PAGE
 
 
 def test_designs_are_those_of_the_cycle_model(monkeypatch):

@@ -209,6 +209,19 @@ def declared_dsps() -> dict[str, int | None]:
     Raises:
         SynthesisReportError: when a qor.json cannot be read.
     """
+    return _declared("dsp")
+
+
+def declared_brams() -> dict[str, int | None]:
+    """Block RAMs of 18 Kbit that each kernel's qor.json declares; None where it declares none yet.
+
+    Raises:
+        SynthesisReportError: when a qor.json cannot be read.
+    """
+    return _declared("bram_18k")
+
+
+def _declared(resource: str) -> dict[str, int | None]:
     declared: dict[str, int | None] = {}
     root = kernel_root()
     for name in KERNELS:
@@ -216,8 +229,8 @@ def declared_dsps() -> dict[str, int | None]:
         declared[name] = None
         try:
             found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-            if "dsp" in found:
-                declared[name] = int(found["dsp"]["count"])
+            if resource in found:
+                declared[name] = int(found[resource]["count"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SynthesisReportError(f"{path} cannot be used: {error}") from error
     return declared

@@ -19,7 +19,13 @@ from hls_kernels.lint.elaboration.places import (
     place_of,
 )
 from hls_kernels.lint.elaboration.pragmas import Pragma
-from hls_kernels.lint.elaboration.syntax import Function, LoopStatement, SourceLine, Variable
+from hls_kernels.lint.elaboration.syntax import (
+    Function,
+    LoopStatement,
+    SourceLine,
+    Statements,
+    Variable,
+)
 from hls_kernels.lint.elaboration.values import Number, Residue, Residues, Symbol, joined
 from hls_kernels.lint.elaboration.widths import Type
 
@@ -96,6 +102,18 @@ class Scope:
             return None
         found = self.function.body.pragma("PIPELINE")
         return None if found is None or "off" in found.options else found.number("ii") or 1
+
+    @property
+    def is_region(self) -> bool:
+        """Whether the calls in this function or loop are the processes of a DATAFLOW region."""
+        return self.body.pragma("DATAFLOW") is not None
+
+    @property
+    def body(self) -> Statements:
+        """The statements of a function or loop; none of an arm."""
+        if self.turns is not None:
+            return self.turns.loop.body
+        return Statements() if self.function is None else self.function.body
 
     def excludes(self, other: Scope) -> bool:
         """Whether a branch lets only one of two scopes run."""

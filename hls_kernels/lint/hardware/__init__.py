@@ -15,28 +15,31 @@ from clang.cindex import TranslationUnit
 
 from hls_kernels.lint.compiling import Pragmas
 from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.hardware.arrays import aggregate, mux
+from hls_kernels.lint.hardware.arrays import aggregate, mux, partition
 from hls_kernels.lint.hardware.bursts import burst
 from hls_kernels.lint.hardware.chains import carried
 from hls_kernels.lint.hardware.design import Design, design_of
-from hls_kernels.lint.hardware.interfaces import axi_aggregate, dataflow_arguments
+from hls_kernels.lint.hardware.interfaces import axi_aggregate, burst_size, dataflow_arguments
 from hls_kernels.lint.hardware.ports import ports
 from hls_kernels.lint.hardware.refills import refill
 from hls_kernels.lint.hardware.scalars import wide_scalar
-from hls_kernels.lint.hardware.streams import pointer_struct, stream_depth, stream_width
+from hls_kernels.lint.hardware.streams import channels, pointer_struct, stream_depth, stream_width
 from hls_kernels.lint.tree import Owns
 
 HARDWARE_RULES: dict[str, tuple[Callable[[Design], Iterator[Finding]], ...]] = {
     "stream-width": (stream_width,),
     "stream-depth": (stream_depth,),
+    "channels": (channels,),
     "pointer-struct": (pointer_struct,),
     "carried": (carried,),
     "aggregate": (aggregate, ports),
+    "partition": (partition,),
     "mux": (mux,),
     "wide-scalar": (wide_scalar,),
     "axi-aggregate": (axi_aggregate,),
     "dataflow-arguments": (dataflow_arguments,),
     "burst": (burst,),
+    "burst-size": (burst_size,),
     "refill": (refill,),
 }
 """The checks of each rule; the first one says what the rule asks for."""

@@ -15,6 +15,7 @@ from hls_kernels.lint.elaboration.widths import Kind, Type
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
 
+_CUT_BY_ITSELF = 4  # elements: arrays of fewer become registers without a pragma
 _CHEAP_INPUTS = 8  # three LUTs a bit
 _MOST_INPUTS = 16
 
@@ -139,6 +140,69 @@ def _last(type_: Type) -> str:
 def _name(memory: Memory) -> str:
     root, path = memory.cell
     return str(MemoryPlace(root, path)).replace(".*", "[]")
+
+
+# ---- partition --------------------------------------------------------------------------------
+
+
+def partition(design: Design) -> Iterator[Finding]:
+    """A local array that a pipelined loop indexes at run time says how it is stored.
+
+    Without a pragma Vitis HLS decides: it cuts local arrays of fewer than 4 elements into registers
+    (`complete_threshold` of config_array_partition), larger ones where it thinks that throughput
+    needs it (`throughput_driven`), and the rest are memories of two ports, where 16 reads a cycle
+    are an II of 8. An array with ARRAY_PARTITION or BIND_STORAGE is what the pragma says. One
+    within the elements of an array with BIND_STORAGE or AGGREGATE is a part of their words. Arrays
+    of fewer than 4 elements pass, and so do those whose indices are constants once loops are
+    unrolled: they are registers in any case.
+    """
+    for trace in design.traces:
+        known = {memory.cell: memory for memory in memories(trace)}
+        words = {
+            directive.place.cell
+            for directive in trace.directives
+            if directive.pragma.name in ("AGGREGATE", "BIND_STORAGE")
+        }
+        for event in trace.events():
+            if (
+                isinstance(event, Access)
+                and event.place.root in trace.declared
+                and event.scope.pipeline() is not None
+            ):
+                for cell, type_, indices in _arrays_of(event.place):
+                    memory = known.get(cell) or Memory(cell, type_)
+                    if not _says_how(memory, indices, words):
+                        what = f"{_name(memory)} has run-time indices and no pragma of its storage"
+                        yield found(cell[0].at, "partition", what)
+
+
+def _arrays_of(place: MemoryPlace) -> Iterator[tuple[Cell, Type, list[Number]]]:
+    """The arrays on the way to a place, each with the indices into it."""
+    type_: Type | None = place.root.type.referred
+    at = 0
+    while type_ is not None and at < len(place.path):
+        step = place.path[at]
+        if isinstance(step, str):
+            type_, at = type_.member(step), at + 1
+            continue
+        cell = MemoryPlace(place.root, place.path[:at]).cell
+        behind = place.path[at : at + len(type_.dimensions)]
+        indices = [index for index in behind if isinstance(index, Number)]
+        if not indices:
+            return
+        yield cell, type_, indices
+        for _ in indices:
+            type_ = type_.inner if type_ is not None else None
+        at += len(indices)
+
+
+def _says_how(memory: Memory, indices: list[Number], words: set[Cell]) -> bool:
+    if prod(memory.type.dimensions) < _CUT_BY_ITSELF:
+        return True
+    root, path = memory.cell
+    if any(cell[0] is root and path[: len(cell[1])] == cell[1] for cell in words):
+        return True
+    return memory.first_cut is not None or not any(index.without_lanes().terms for index in indices)
 
 
 # ---- mux --------------------------------------------------------------------------------------

@@ -14,10 +14,13 @@ from hls_kernels.lint.elaboration.syntax import (
     Statements,
     statements_in,
 )
-from hls_kernels.lint.elaboration.widths import Kind
+from hls_kernels.lint.elaboration.widths import Kind, Type
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
 
+_BURST_LENGTHS = ("max_read_burst_length", "max_write_burst_length")
+_DEFAULT_BURST = 16  # words, of Vitis HLS
+_MOST_BURST_BITS = 8 * 4096
 _BY_ADDRESS = frozenset((Kind.REFERENCE, Kind.POINTER, Kind.ARRAY))
 
 
@@ -36,6 +39,38 @@ def axi_aggregate(design: Design) -> Iterator[Finding]:
             if is_packed and pragma.variable in ports:
                 what = f"compact=bit on {pragma.variable}, a port of m_axi"
                 yield found(SourceLine(pragma.path, pragma.line), "axi-aggregate", what)
+
+
+def burst_size(design: Design) -> Iterator[Finding]:
+    """A burst of a port of m_axi has 4 KB at most: its longest number of words times their width.
+
+    No burst of AXI crosses 4 KB: 64 words of 512 bits, 128 of 256, and 256 words of any width. A
+    longer one that a port states never comes, but its adapter holds storage for it, as many words
+    as it states for each transfer that may be under way. Without a number Vitis HLS takes 16. Ports
+    of one bundle are one port of the widest words.
+    """
+    for function in design.functions():
+        bits = {p.name: _port_bits(p.type) for p in function.parameters}
+        ports = [
+            pragma
+            for pragma in function.body.pragmas
+            if pragma.name == "INTERFACE" and "m_axi" in pragma.options
+        ]
+        for pragma in ports:
+            bundle = pragma.options.get("bundle", pragma.variable)
+            shared = [p for p in ports if p.options.get("bundle", p.variable) == bundle]
+            width = max(bits.get(p.variable, 0) for p in shared)
+            for length in _BURST_LENGTHS:
+                words = pragma.number(length) or _DEFAULT_BURST
+                if words * width > _MOST_BURST_BITS:
+                    what = f"{pragma.variable} has {length} = {words}: {words * width // 8:,} bytes"
+                    yield found(SourceLine(pragma.path, pragma.line), "burst-size", what)
+
+
+def _port_bits(type_: Type) -> int:
+    """The width of a port of m_axi: that of its element, as a power of two."""
+    bits = 0 if type_.inner is None else type_.inner.bits
+    return 1 << (bits - 1).bit_length() if bits else 0
 
 
 def dataflow_arguments(design: Design) -> Iterator[Finding]:

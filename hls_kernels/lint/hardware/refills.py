@@ -54,7 +54,7 @@ def refill(design: Design) -> Iterator[Finding]:
     one is elsewhere, and no loop makes one burst of both.
     """
     for trace in design.traces:
-        regions = [s for s in trace.top.within() if _is_region(s) and not _is_in_region(s)]
+        regions = [s for s in trace.top.within() if s.is_region and not _is_in_region(s)]
         groups = [region.children for region in regions] or [[trace.top]]
         for group in groups:
             times = [(process, _time(trace, process)) for process in group]
@@ -95,15 +95,8 @@ def _moved(process: Scope) -> dict[Variable, float]:
     return {root: words for root, words in moved.items() if root not in conditional and words}
 
 
-def _is_region(scope: Scope) -> bool:
-    body = scope.turns.loop.body if scope.turns is not None else None
-    if scope.function is not None:
-        body = scope.function.body
-    return body is not None and body.pragma("DATAFLOW") is not None
-
-
 def _is_in_region(scope: Scope) -> bool:
-    return any(_is_region(around) for around in scope.around() if around is not scope)
+    return any(around.is_region for around in scope.around() if around is not scope)
 
 
 def _is_reported(trace: ElaborationTrace, loop: Scope, process: Scope, is_busy: bool) -> bool:
@@ -155,7 +148,7 @@ def _inside(trace: ElaborationTrace, scope: Scope) -> _Time:
         if child.arm is not None:  # the longest arm of a branch counts
             number = child.arm[0]
             arms[number] = max(arms.get(number, _Time()), time, key=lambda t: t.cycles)
-        elif _is_region(scope):
+        elif scope.is_region:
             total = max(total, time, key=lambda t: t.cycles)
         else:
             total.add(time)

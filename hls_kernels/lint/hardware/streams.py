@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hls_kernels.lint.elaboration.places import Cell
+from hls_kernels.lint.elaboration.syntax import Declare
+from hls_kernels.lint.elaboration.trace import Scope, Transfer
 from hls_kernels.lint.elaboration.widths import Kind, Type, pointer_member
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
@@ -43,6 +46,48 @@ def stream_depth(design: Design) -> Iterator[Finding]:
         if stream.kind is Kind.STREAM and stream.count == 0:
             what = f"{declared.variable.name} has no depth in its type"
             yield found(declared.variable.at, "stream-depth", what)
+
+
+def channels(design: Design) -> Iterator[Finding]:
+    """A stream between processes of a DATAFLOW region is declared in it and flows forward.
+
+    Message 214-169 of Vitis HLS asks for both: variables of the region's own, and data that go from
+    a process to one that stands behind it. Since 2022.2 the guide (UG1399) also takes streams that
+    flow backwards; the message has stayed, and the rule keeps to it. What one turn leaves for the
+    next is a memory outside: each turn is a region that reads one as an argument and writes another
+    one. Streams of which the region has one end only come from outside or go there, and pass.
+    """
+    for trace in design.traces:
+        for region in trace.top.within():
+            if region.is_region:
+                yield from _channel_findings(region)
+
+
+def _channel_findings(region: Scope) -> Iterator[Finding]:
+    writers: dict[Cell, int] = {}  # the first process, by its place among all
+    readers: dict[Cell, int] = {}
+    inside = {s.variable for s in region.body.statements if isinstance(s, Declare)}
+    for number, process in enumerate(region.children):
+        for scope in process.within():
+            for event in scope.events:
+                if isinstance(event, Transfer) and event.stream is not None:
+                    ends = writers if event.method.startswith("write") else readers
+                    ends.setdefault(event.stream.cell, number)
+    for cell in writers.keys() & readers.keys():
+        name = cell[0].name
+        if readers[cell] == writers[cell]:
+            continue  # within one process
+        if cell[0] not in inside:
+            what = f"{name} joins two processes of a region and is declared outside of it"
+            yield found(cell[0].at, "channels", what)
+        if readers[cell] < writers[cell]:
+            reader, writer = region.children[readers[cell]], region.children[writers[cell]]
+            what = f"{_called(reader)} reads {name}, which {_called(writer)} behind it writes"
+            yield found(reader.at, "channels", what)
+
+
+def _called(process: Scope) -> str:
+    return "a process" if process.function is None else process.function.name
 
 
 def pointer_struct(design: Design) -> Iterator[Finding]:

@@ -209,6 +209,7 @@ def test_kernel_figures_are_modelled_and_sum_the_declared_dsps(script, monkeypat
     kernels = script("kernels")
     declared = {"gemm_int8": 2048, "mha_int8": 1024, "vector_ops": None}
     monkeypatch.setattr(kernels, "declared_dsps", lambda: declared)
+    monkeypatch.setattr(kernels, "declared_brams", lambda: {"gemm_int8": 1000, "mha_int8": None})
     monkeypatch.setattr(kernels, "_sources", list)
     config, found = kernels.measure(SimpleNamespace(quick=False))
     figures = by_id(found)
@@ -232,5 +233,9 @@ def test_kernel_figures_are_modelled_and_sum_the_declared_dsps(script, monkeypat
     assert share.value == pytest.approx(3072 / 9024)
     assert usable.value == pytest.approx(3072 / 8304)
     assert "none declared yet by vector_ops" in share.note
-    monkeypatch.setattr(kernels, "declared_dsps", lambda: {"gemm_int8": None})
-    assert by_id(kernels.measure(SimpleNamespace())[1])["kernel.dsp_share_u55c"].value is None
+    assert figures["kernel.bram_share_u55c"].value == pytest.approx(1000 / 4032)
+    for resource in ("dsps", "brams"):
+        monkeypatch.setattr(kernels, f"declared_{resource}", lambda: {"gemm_int8": None})
+    figures = by_id(kernels.measure(SimpleNamespace())[1])
+    assert figures["kernel.dsp_share_u55c"].value is None
+    assert figures["kernel.bram_share_u55c"].value is None

@@ -99,12 +99,15 @@ def root(tmp_path, monkeypatch):
 
 
 def test_dsps_are_summed_over_the_kernels_that_declare_any(root):
-    (root / "gemm_int8" / "qor.json").write_text('{"dsp": {"count": 7}, "loops": []}')
+    (root / "gemm_int8" / "qor.json").write_text(
+        '{"dsp": {"count": 7}, "bram_18k": {"count": 9}, "loops": []}'
+    )
     (root / "mha_int8").mkdir()
     (root / "mha_int8" / "qor.json").write_text('{"loops": []}')
     declared = estimates.declared_dsps()
     assert declared == {"gemm_int8": 7, "vector_ops": None, "kv_cache_router": None,
                         "mha_int8": None, "score_aggregator": None}  # fmt: skip
+    assert estimates.declared_brams() == {**declared, "gemm_int8": 9}
     (root / "mha_int8" / "qor.json").write_text('{"dsp": {"count": "many"}}')
     with pytest.raises(SynthesisReportError, match=r"mha_int8.qor\.json cannot be used"):
         estimates.declared_dsps()
