@@ -143,10 +143,12 @@ class _Turn:
     def cycles(self, ii: int) -> int:
         """Cycles until the array has ended and all weights of the softmax's page are there.
 
-        Scores leave beside those that come in, which come at the pace of the array's tiles; the
-        second look follows the first by the words of four rows.
+        A turn begins when the one before has ended: its plan goes to the processes through FIFOs
+        first. Scores leave beside those that come in, which come at the pace of the array's tiles;
+        the second look follows the first by the words of four rows.
         """
-        array = ii * self.array + depth("array", "move", "control")
+        plan = depth("fifo")
+        array = plan + ii * self.array + depth("array", "move", "control")
         if not self.softmax_rows:
             return array
         entering = PAGE // _LANES * self.score_tile + _quads(self.score_rows)
@@ -154,7 +156,7 @@ class _Turn:
         taken = ii * self.taken + 2 * depth("move", "control")
         looked = max(ii * arranged + depth("bank"), taken + ii * self.words) + depth(*_FIRST_LOOK)
         weighed = looked + ii * (PAGE // _STEP) + depth(*_SECOND_LOOK, "control")
-        return max(array, weighed)
+        return max(array, plan + weighed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def test_csynth_is_read_whole(written):
     assert (report.target_clock_ns, report.estimated_clock_ns) == (4.08, 2.978)
     assert report.latency == Latency(161, 8123, None)
     assert report.resources == {
-        "bram_18k": Resource(375, 4032),
+        "bram_18k": Resource(199, 4032),
         "dsp": Resource(2048, 9024),
         "ff": Resource(123456, 2607360),
         "lut": Resource(98765, 1303680),
