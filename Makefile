@@ -8,7 +8,7 @@
 # make test-openrlhf  tests with OpenRLHF itself on the CPU, in an environment that all clones share
 # make test-roll   tests with ROLL itself on the CPU, from a checkout: ROLL_SRC=FOLDER
 # make pages      run the commands of README.md and the pages beside the code, and renew their outputs
-# make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise
+# make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise; DEEP=1: their recurrences too
 # make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
 # make bench-long  run them with more repetitions
@@ -129,6 +129,9 @@ lint: install
 
 lint-hls: install
 	$(BIN)/python -m hls_kernels.lint
+ifneq ($(DEEP),)
+	$(BIN)/python -m hls_kernels.lint.recurrences
+endif
 
 types: install
 	$(BIN)/mypy

@@ -69,14 +69,24 @@ struct act_pair_t {
 
 constexpr int MAX_STEPS = MAX_K / TILE_K;
 
+/// How the array goes over a block of rows.
+struct array_tiles_t {
+    dim_t n;      ///< tiles of columns
+    dim_t steps;  ///< of k
+    dim_t trips;  ///< of one tile: its steps, and at least as many as there are rows to leave
+};
+
+array_tiles_t tiles_of(dim_t m, dim_t n, dim_t k) {
+#pragma HLS INLINE
+    const dim_t steps = ceil_div(k, TILE_K);
+    return {ceil_div(n, TILE_N), steps, most(steps, least(m, TILE_M))};
+}
+
 /// The array's work, known before its loop begins. The loop goes through phases: phase b multiplies
 /// block b of TILE_M rows with all columns, while the activations of block b + 1 come in. Before
 /// the first, phase -1 brings in block 0; after the last the results of the last tile leave.
 struct array_plan_t {
     dim_t blocks;
-    dim_t n_tiles;     ///< of columns
-    dim_t steps;       ///< of k
-    dim_t tile_trips;  ///< of one tile: its steps, and at least as many as there are rows to leave
     dim_t block_trips;
     dim_t words, last_words;  ///< activations of a block, and of the last one
     dim_t last_rows;          ///< rows of the last block
@@ -89,15 +99,13 @@ struct phase_t {
 
 array_plan_t plan_array(dim_t m, dim_t n, dim_t k) {
 #pragma HLS INLINE
+    const array_tiles_t tiles = tiles_of(m, n, k);
     array_plan_t plan;
     plan.blocks = ceil_div(m, TILE_M);
-    plan.n_tiles = ceil_div(n, TILE_N);
-    plan.steps = ceil_div(k, TILE_K);
-    plan.tile_trips = most(plan.steps, least(m, TILE_M));
-    plan.block_trips = plan.n_tiles * plan.tile_trips;
-    plan.words = ROW_BLOCKS * plan.steps;
+    plan.block_trips = tiles.n * tiles.trips;
+    plan.words = ROW_BLOCKS * tiles.steps;
     plan.last_rows = m - (plan.blocks - 1) * TILE_M;
-    plan.last_words = ceil_div(plan.last_rows, BLOCK_ROWS) * plan.steps;
+    plan.last_words = ceil_div(plan.last_rows, BLOCK_ROWS) * tiles.steps;
     return plan;
 }
 
@@ -124,7 +132,23 @@ std::int64_t trips_of(const array_plan_t& plan) {
     return trips + phase_of(plan, plan.blocks).trips;
 }
 
-/// Place of the next activation word in one half of the bank: block of rows, step of k.
+/// Send the array its trips, then its phases. Computed in the array's loop, the next phase would be
+/// a recurrence of more than a cycle: block, phase, trips that are left, next block.
+void plan_phases(hls::stream<std::int64_t>& all_trips, hls::stream<phase_t>& phases, dim_t m,
+                 dim_t n, dim_t k) {
+    const array_plan_t plan = plan_array(m, n, k);
+    all_trips.write(trips_of(plan));
+PLAN:
+    for (dim_t block = -1; block <= plan.blocks; ++block) {
+#pragma HLS PIPELINE II = 1
+#pragma HLS LOOP_TRIPCOUNT min = 3 max = 16386 avg = 18
+        phases.write(phase_of(plan, block));
+    }
+}
+
+/// Place of the next activation word in one half of the bank: block of rows, step of k. What comes
+/// next is told from the place itself, not from the next one: an addition before the comparison
+/// would be in the recurrence too.
 struct bank_place_t {
     dim_t group;
     dim_t step;
@@ -144,10 +168,10 @@ PLACE:
         }
         half[place.group * (BLOCK_ROWS / 2) + p][place.step] = pair;
     }
-    if (++place.step == steps) {
-        place.step = 0;
-        ++place.group;
-    }
+    const bool is_last = place.step == steps - 1;
+    const bool is_last_group = place.group == ROW_BLOCKS - 1;
+    if (is_last) place.group = is_last_group ? 0 : place.group + 1;
+    place.step = is_last ? 0 : place.step + 1;
 }
 
 /// One cycle of the array: every output takes TILE_K products.
@@ -217,7 +241,8 @@ void put_result(hls::stream<word_t>& rows0, hls::stream<word_t>& rows16,
 /// The array: one loop over all blocks, tiles and steps, so that its pipeline fills once. Beside
 /// the products of a tile the results of the one before leave, a row a cycle, and the activations
 /// of the next block come in.
-void mac_array(hls::stream<code_word_t>& acts, hls::stream<code_word_t>& weights,
+void mac_array(hls::stream<std::int64_t>& all_trips, hls::stream<phase_t>& phases,
+               hls::stream<code_word_t>& acts, hls::stream<code_word_t>& weights,
                hls::stream<word_t>& rows0, hls::stream<word_t>& rows16, hls::stream<word_t>& rows32,
                hls::stream<word_t>& rows48, dim_t m, dim_t n, dim_t k) {
     ECORL_BUFFER watched<act_pair_t> bank[2][TILE_M / 2][MAX_STEPS];
@@ -231,10 +256,12 @@ void mac_array(hls::stream<code_word_t>& acts, hls::stream<code_word_t>& weights
 #pragma HLS ARRAY_PARTITION variable = shadow complete
 #pragma HLS AGGREGATE variable = shadow
 
-    const array_plan_t plan = plan_array(m, n, k);
-    const std::int64_t trips = trips_of(plan);
-    dim_t block = -1;
-    phase_t phase = phase_of(plan, block);
+    const array_tiles_t tiles = tiles_of(m, n, k);
+    const std::int64_t trips = all_trips.read();
+    phase_t phase = {0, 0, 0};
+    bool begins = true;  // a phase, with this trip
+    bool fills = false;  // the bank, in this phase
+    int now = 0;         // half of the bank that is multiplied
     bank_place_t place = {0, 0};
     dim_t tile = 0;
     dim_t step = 0;
@@ -246,36 +273,38 @@ MAC:
 #pragma HLS DEPENDENCE variable = bank type = inter direction = RAW distance = 9 true
 #pragma HLS LOOP_TRIPCOUNT min = 1 max = 16777216 avg = 65536
         ECORL_WATCH(bank, MAC, RAW, 9, trip, m, n, k);
-        const int now = block & 1;
-        const bool has_tile = phase.rows > 0 && tile < plan.n_tiles;
+        if (begins) {
+            phase = phases.read();
+            fills = phase.words > 0;
+            now = 1 - now;
+            tile = 0;
+        }
+        begins = phase.trips == 1;
+        --phase.trips;
+        const bool has_tile = phase.rows > 0 && tile < tiles.n;
         if (held > 0) {
             const dim_t row = held_all - held;
             put_result(rows0, rows16, rows32, rows48, shift_out(shadow, held), row);
             --held;
         }
-        if (has_tile && step < plan.steps) {
+        if (has_tile && step < tiles.steps) {
             mac_step(bank[now], weights.read(), acc, step, phase.rows);
             GEMM_COUNT(MAC_CYCLES, 1);
-        } else if (has_tile || block == plan.blocks) {
+        } else if (has_tile || (phase.rows == 0 && !fills)) {
             GEMM_COUNT(DRAIN_CYCLES, 1);
         } else {
             GEMM_COUNT(FILL_CYCLES, 1);
         }
         if (phase.words > 0) {
-            place_word(bank[1 - now], acts.read(), place, plan.steps);
+            place_word(bank[1 - now], acts.read(), place, tiles.steps);
             --phase.words;
         }
-        if (has_tile && ++step == plan.tile_trips) {
+        if (has_tile && ++step == tiles.trips) {
             take_tile(acc, shadow, phase.rows);
             held = held_all = phase.rows;
             step = 0;
             ++tile;
             GEMM_COUNT(TILES, 1);
-        }
-        if (--phase.trips == 0) {
-            phase = phase_of(plan, ++block);
-            place = {0, 0};
-            tile = 0;
         }
     }
 }
@@ -327,6 +356,8 @@ STORE_BLOCK:
 void gemm_dataflow(const code_word_t* a, const half_word_t* w_low, const half_word_t* w_high,
                    word_t* c, dim_t m, dim_t n, dim_t k) {
 #pragma HLS DATAFLOW
+    hls::stream<std::int64_t, 2> all_trips("all_trips");
+    hls::stream<phase_t, 4> phases("phases");
     hls::stream<code_word_t, 64> acts("acts");
     hls::stream<code_word_t, 512> weights("weights");
     hls::stream<word_t, QUEUE_WORDS> rows0("rows0");
@@ -336,7 +367,9 @@ void gemm_dataflow(const code_word_t* a, const half_word_t* w_low, const half_wo
     ECORL_REGION(gemm_int8);
     ECORL_PROCESS(load_a(a, acts, m, k));
     ECORL_PROCESS(load_w(w_low, w_high, weights, m, n, k));
-    ECORL_PROCESS(mac_array(acts, weights, rows0, rows16, rows32, rows48, m, n, k));
+    ECORL_PROCESS(plan_phases(all_trips, phases, m, n, k));
+    ECORL_PROCESS(
+        mac_array(all_trips, phases, acts, weights, rows0, rows16, rows32, rows48, m, n, k));
     ECORL_PROCESS(store_c(rows0, rows16, rows32, rows48, c, m, n));
     ECORL_RUN(gemm_int8);
 }

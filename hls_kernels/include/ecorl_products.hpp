@@ -146,17 +146,19 @@ struct tiles_t {
 /// r, and the o-th that leaves, o = r groups + g, so i = o rows modulo (rows groups - 1). Where the
 /// i-th group of a tile stands at i s, the o-th that leaves is at o (s rows); the next tile's o-th
 /// takes that place, so `stride` is multiplied by `rows` from tile to tile, modulo `wrap`. The last
-/// group keeps the last place.
+/// group keeps the last place. A place within reach is held as `over`, what it is less `back`, and
+/// `back` is `wrap` less `stride`: the sign of `over` says whether the next step passes `wrap`, so
+/// that no comparison stands in its recurrence.
 struct tile_walk_t {
     dim_t tile, index, word;
-    dim_t base, stride, next, wrap;
+    dim_t over, back, stride, next, wrap;
 };
 
 /// 2 v modulo `wrap`, for v < wrap.
 inline dim_t doubled(dim_t v, dim_t wrap) {
 #pragma HLS INLINE
-    const dim_t twice = 2 * v;
-    return twice >= wrap ? twice - wrap : twice;
+    const dim_t beyond = 2 * v - wrap;
+    return beyond < 0 ? 2 * v : beyond;
 }
 
 /// A single tile of any number of rows, or whole blocks: their 16 rows are four doublings.
@@ -165,24 +167,24 @@ inline tile_walk_t first_word(const tiles_t& tiles) {
     const bool is_whole = tiles.rows == BLOCK_ROWS;
     const dim_t second = tiles.groups == 1 ? tiles.unit : tiles.rows * tiles.unit;
     const dim_t wrap = (tiles.rows * tiles.groups - 1) * tiles.unit;
-    return {0, 0, 0, 0, tiles.unit, is_whole ? tiles.unit : second, wrap};
+    const dim_t back = wrap - tiles.unit;
+    return {0, 0, 0, -back, back, tiles.unit, is_whole ? tiles.unit : second, wrap};
 }
 
 inline void go_on(tile_walk_t& at, const tiles_t& tiles) {
 #pragma HLS INLINE
     const bool is_whole = tiles.rows == BLOCK_ROWS;
     if (is_whole && at.index < 4) at.next = doubled(at.next, at.wrap);
-    const bool is_last = at.index == at.wrap + tiles.unit - 1;
-    ++at.index;
-    if (++at.word == tiles.unit) {
-        at.word = 0;
-        const dim_t on = at.base + at.stride;
-        at.base = on >= at.wrap ? on - at.wrap : on;
-    }
-    if (!is_last) return;
+    const bool ends_tile = at.index == at.wrap + tiles.unit - 1;
+    const bool ends_unit = at.word == tiles.unit - 1;
+    if (ends_unit) at.over += at.over < 0 ? at.stride : -at.back;
+    at.word = ends_unit ? 0 : at.word + 1;
+    at.index = ends_tile ? 0 : at.index + 1;
+    if (!ends_tile) return;
     ++at.tile;
-    at.index = at.base = 0;
     at.stride = at.next;
+    at.back = at.wrap - at.next;
+    at.over = -at.back;
 }
 
 /// The tiles of a run: all those of whole blocks, or one of the last block where it has fewer rows.
@@ -226,7 +228,7 @@ ARRANGE_RUN:
 #pragma HLS LOOP_TRIPCOUNT min = 5 max = 16777216 avg = 65536
             ECORL_WATCH(block, ARRANGE, RAW, 4, i, tiles.n, tiles.rows, tiles.groups, tiles.unit);
             const bool pauses = i >= size && i < size + pause;
-            const dim_t place = at.index >= at.wrap ? at.index : at.base + at.word;
+            const dim_t place = at.index >= at.wrap ? at.index : at.over + at.back + at.word;
             if (at.tile > 0 && !pauses) out.write(block[place]);
             if (at.tile < tiles.n && !pauses) block[place] = in.read();
             if (!pauses) go_on(at, tiles);

@@ -168,15 +168,10 @@ OPEN_BLOCK:
             }
             VECTOR_COUNT(OPEN_CYCLES, 1);
             // The heads of a row, or the rows of a head.
-            if (is_context) {
-                if (++head == heads) {
-                    head = 0;
-                    ++row;
-                }
-            } else if (++row == rows) {
-                row = 0;
-                ++head;
-            }
+            const bool ends_heads = is_context && head == heads - 1;
+            const bool ends_rows = !is_context && row == rows - 1;
+            if (is_context || ends_rows) head = ends_heads ? 0 : head + 1;
+            if (!is_context || ends_heads) row = ends_rows ? 0 : row + 1;
         }
     }
 }

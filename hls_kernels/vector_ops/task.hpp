@@ -121,24 +121,25 @@ constexpr int HEADER_WORDS = HEADER_HEADS / LANES;
 /// processes: of a block of 16 rows the first part of each row, then the second of each.
 struct part_walk_t {
     dim_t word, row, panel;
-    dim_t left;  ///< rows from the block's first one on
+    dim_t last;  ///< of all rows, from the block's first one on
 };
 
 inline part_walk_t first_part(const call_t& call) {
 #pragma HLS INLINE
-    return {0, 0, 0, call.task.m};
+    return {0, 0, 0, call.task.m - 1};
 }
 
-/// To the next word of parts of `words` words.
+/// To the next word of parts of `words` words. Ends are told from where the walk is, and not from
+/// the next place: a sum before a comparison would be in the recurrence too.
 inline void go_on(part_walk_t& at, dim_t words, dim_t panels) {
 #pragma HLS INLINE
-    if (++at.word < words) return;
-    at.word = 0;
-    if (++at.row < least(at.left, BLOCK_ROWS)) return;
-    at.row = 0;
-    if (++at.panel < panels) return;
-    at.panel = 0;
-    at.left -= BLOCK_ROWS;
+    const bool ends_part = at.word == words - 1;
+    const bool ends_rows = ends_part && (at.row == BLOCK_ROWS - 1 || at.row == at.last);
+    const bool ends_block = ends_rows && at.panel == panels - 1;
+    at.word = ends_part ? 0 : at.word + 1;
+    if (ends_part) at.row = ends_rows ? 0 : at.row + 1;
+    if (ends_rows) at.panel = ends_block ? 0 : at.panel + 1;
+    if (ends_block) at.last -= BLOCK_ROWS;
 }
 
 inline scale_t scale_of(const row_t& row) {

@@ -1,0 +1,146 @@
+"""Recurrences of the pipelined loops: the least initiation interval that they allow.
+
+Run as ``python -m hls_kernels.lint.recurrences`` or ``make lint-hls DEEP=1``; it needs clang 19.
+
+A pipelined loop cannot begin an iteration before what it takes from an earlier one is there: a
+counter, a sum, a word of an array that was written. Each such recurrence is a cycle in the graph of
+the loop's operators. With the delays of ``operators.json`` its delay over its iterations and the
+clock's period, rounded up, is the least interval that any scheduler can reach: a loop whose pragma
+asks for less misses its interval or its clock. Waits for FIFOs, ports and areas are not looked at,
+nor is what lies outside of recurrences, which more stages of a pipeline can always hold.
+
+The kernel is compiled by clang with widths as they are (``include/ap_int.h``), all functions in its
+top, loops unrolled as their pragmas say; arrays are met again after the iterations that DEPENDENCE
+states, or after one. The text of the result is read; nothing of it is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hls_kernels.lint.compiling import Pragmas, find_tools, read_pragmas
+from hls_kernels.lint.kernels import Kernel, all_kernels
+from hls_kernels.lint.recurrences.carried import graph_of
+from hls_kernels.lint.recurrences.compiling import (
+    SourceLoop,
+    compile_kernel,
+    find_clang,
+    source_loops,
+)
+from hls_kernels.lint.recurrences.delays import Operators, read_operators
+from hls_kernels.lint.recurrences.graph import Cycle
+from hls_kernels.lint.recurrences.ir import Metadata, read_functions
+from hls_kernels.lint.recurrences.loops import loops_of
+from hls_kernels.lint.recurrences.memory import Memory
+
+_PARTITIONED = r"ARRAY_PARTITION\s+variable\s*=\s*(\w+)\s+complete(?!.*\bdim\s*=\s*[1-9])"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTiming:
+    """A pipelined loop with its worst recurrence.
+
+    Attributes:
+        source: the loop.
+        label: its name in the sources.
+        cycle: None where it carries nothing.
+        period_ns: what the clock leaves for logic.
+        places: the lines that the recurrence goes through, each once, in order.
+    """
+
+    source: SourceLoop
+    label: str
+    cycle: Cycle | None
+    period_ns: float
+    lines: tuple[str, ...] = ()
+
+    @property
+    def delay_ns(self) -> float:
+        """Delay of the worst recurrence, an iteration."""
+        return 0.0 if self.cycle is None else self.cycle.per_iteration
+
+    @property
+    def least_ii(self) -> int:
+        """The least initiation interval."""
+        return max(1, -int(-self.delay_ns // self.period_ns))
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether its pragma asks for less."""
+        return self.least_ii > self.source.ii
+
+
+def time_loops(kernels: Iterable[Kernel] | None = None) -> list[LoopTiming]:
+    """The pipelined loops of kernels with their worst recurrences, in order of their places.
+
+    Args:
+        kernels: by default those of the project.
+
+    Raises:
+        MissingToolError: no clang 19, no compiler or no ap_int headers.
+        BuildError: a kernel does not compile.
+    """
+    clang, tools, operators = find_clang(), find_tools(), read_operators()
+    worst: dict[SourceLoop, LoopTiming] = {}
+    for kernel in all_kernels() if kernels is None else kernels:
+        top = json.loads((kernel.folder / "qor.json").read_text(encoding="utf-8"))["top"]
+        for source in kernel.sources:
+            pragmas = read_pragmas(tools, source)
+            text = compile_kernel(clang, tools, source, top, pragmas)
+            for found in timings_of(text, pragmas, operators):
+                known = worst.get(found.source)
+                if known is None or found.delay_ns > known.delay_ns:
+                    worst[found.source] = found
+    return [worst[loop] for loop in sorted(worst)]
+
+
+def timings_of(text: str, pragmas: Pragmas, operators: Operators) -> list[LoopTiming]:
+    """The pipelined loops of a module; a loop of the sources may be there several times.
+
+    Args:
+        text: of LLVM's representation.
+        pragmas: of the sources.
+        operators: their delays.
+    """
+    metadata = Metadata(text)
+    sources = source_loops(metadata, pragmas)
+    arrays = {n: int(size) for n, size in re.findall(r"^\s*([%@]\S+) = .*?\[(\d+) x ", text, re.M)}
+    constants = frozenset(re.findall(r"^(@\S+) = .*?\bconstant ", text, re.M))
+    partitioned = frozenset(
+        found[1]
+        for lines in pragmas.values()
+        for _, said in lines
+        if (
+            found := re.match(
+                r"ARRAY_PARTITION\s+variable\s*=\s*(\w+)\s+complete(?!.*\bdim\s*=\s*[1-9])", said
+            )
+        )
+    )
+    timings = []
+    for function in read_functions(text).values():
+        for loop in loops_of(function):
+            source = sources.get(loop.name)
+            if source is None or not source.is_pipelined:
+                continue
+            memory = Memory(loop, source, partitioned, arrays, constants)
+            cycle = graph_of(memory, operators).worst_cycle()
+            places = (
+                metadata.place(function.values[node].place)
+                for node in (cycle.nodes if cycle is not None else ())
+                if node in function.values
+            )
+            lines = dict.fromkeys(f"{p.path.name}:{p.line}" for p in places if p is not None)
+            label = _label_of(source.path, source.line)
+            timings.append(LoopTiming(source, label, cycle, operators.period_ns, tuple(lines)))
+    return timings
+
+
+def _label_of(path: Path, line: int) -> str:
+    """The label on the line before a loop."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    found = re.match(r"\s*(\w+):\s*$", lines[line - 2]) if 2 <= line <= len(lines) else None
+    return "" if found is None else found[1]

@@ -1,0 +1,174 @@
+"""Compiles a kernel with clang into text of LLVM's representation, its loops as the pragmas say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ecorl.engines.fpga.csim.compiler import first_error, run
+from ecorl.errors import BuildError, MissingToolError
+from hls_kernels.lint.compiling import Pragmas, Tools
+from hls_kernels.lint.kernels import ROOT
+from hls_kernels.lint.recurrences.ir import Metadata
+
+CLANG = "clang++-19"
+_HEADERS = Path(__file__).with_name("include")
+
+# A target that hands structures over in memory: others pack two members into one register, and a
+# recurrence of one would look like one of both. No code is made for it.
+_TARGET = "--target=wasm64-unknown-unknown"
+_FRONT = (
+    *(_TARGET, "-std=c++17", "-D__SYNTHESIS__", "-D__x86_64__", "-w", "-fno-exceptions"),
+    *("-fno-rtti", "-fno-strict-aliasing", "-fwrapv", "-fno-jump-tables", "-gline-tables-only"),
+    *("-fno-discard-value-names", "-O2", "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm"),
+)
+# Loops keep their condition at the head, as schedulers of hardware see them.
+_OPTIMISER = ("-rotation-max-header-size=0", "-disable-loop-idiom-all",
+              "-pragma-unroll-threshold=100000000")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SourceLoop:
+    """A loop of the sources: where it begins and ends, and the HLS pragmas that are its own."""
+
+    path: Path
+    line: int
+    column: int
+    end: int
+    pragmas: tuple[str, ...] = ()
+
+    def holds(self, path: Path, line: int) -> bool:
+        """Whether a line is a part of it."""
+        return self.path == path and self.line <= line <= self.end
+
+    def pragma(self, pattern: str) -> re.Match[str] | None:
+        """The first of its pragmas that begins with a pattern."""
+        found = (re.match(pattern, text, re.I) for text in self.pragmas)
+        return next((match for match in found if match is not None), None)
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether a PIPELINE pragma stands in it."""
+        return self.pragma(r"PIPELINE\b(?!\s+off)") is not None
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Whether it is unrolled completely."""
+        return self.pragma(r"UNROLL\b(?!.*\b(factor|off)\b)") is not None
+
+    @property
+    def ii(self) -> int:
+        """The initiation interval that its PIPELINE pragma asks for."""
+        found = self.pragma(r"PIPELINE\b.*\bII\s*=\s*(\d+)")
+        return 1 if found is None else int(found[1])
+
+
+def find_clang() -> str:
+    """The compiler whose representation is read.
+
+    Raises:
+        MissingToolError: it is not on this machine.
+    """
+    found = shutil.which(CLANG)
+    if found is None:
+        raise MissingToolError(
+            f"{CLANG} is not on this machine; recurrences need clang 19 (Debian: apt install "
+            "clang-19)"
+        )
+    return found
+
+
+def compile_kernel(clang: str, tools: Tools, source: Path, top: str, pragmas: Pragmas) -> str:
+    """Compile a kernel: all functions in its top, loops unrolled as their pragmas say.
+
+    Args:
+        clang: the compiler.
+        tools: whose folders of system headers are read.
+        source: of the kernel.
+        top: its top function.
+        pragmas: of its files.
+
+    Returns:
+        The text of the module.
+
+    Raises:
+        BuildError: it does not compile.
+    """
+    # The compiler's own headers stand in for those of the other one.
+    system = [word for name in tools.system_folders if "/lib/gcc/" not in name
+              for word in ("-isystem", name)]  # fmt: skip
+    own = [f"-I{_HEADERS}", f"-I{ROOT / 'include'}"]
+    with tempfile.TemporaryDirectory() as folder:
+        first, marked, last = (Path(folder) / name for name in ("a.ll", "b.ll", "c.ll"))
+        _run([clang, *_FRONT, *own, *system, str(source), "-o", str(first)])
+        text = first.read_text(encoding="utf-8")
+        marked.write_text(mark(text, top, pragmas), encoding="utf-8")
+        flags = [word for flag in _OPTIMISER for word in ("-mllvm", flag)]
+        _run([clang, _TARGET, "-O1", "-w", "-x", "ir", "-S", "-emit-llvm", "-fno-vectorize",
+              "-fno-slp-vectorize", *flags, str(marked), "-o", str(last)])  # fmt: skip
+        return last.read_text(encoding="utf-8")
+
+
+def source_loops(metadata: Metadata, pragmas: Pragmas) -> dict[str, SourceLoop]:
+    """The loops of the sources by their metadata; a pragma is that of the innermost around it."""
+    bare = {}
+    for name, (start, end) in metadata.loops.items():
+        first, last = metadata.place(start), metadata.place(end)
+        if first is not None and last is not None:
+            bare[name] = SourceLoop(first.path, first.line, first.column, last.line)
+    own: dict[SourceLoop, list[str]] = {loop: [] for loop in bare.values()}
+    for path in {loop.path for loop in own}:
+        for line, text in pragmas.get(path, []):
+            around = [loop for loop in own if loop.holds(path, line)]
+            if around:
+                own[max(around, key=lambda loop: (loop.line, loop.column))].append(text)
+    return {name: replace(loop, pragmas=tuple(own[loop])) for name, loop in bare.items()}
+
+
+def mark(text: str, top: str, pragmas: Pragmas) -> str:
+    """Tell the optimiser what to inline and unroll.
+
+    Args:
+        text: of the module, not yet optimised.
+        top: the function that stays; all others become parts of it.
+        pragmas: of the sources.
+
+    Returns:
+        The text with the marks.
+    """
+    loops = source_loops(Metadata(text), pragmas)
+    pipelined = [loop for loop in loops.values() if loop.is_pipelined]
+
+    def unrolled(match: re.Match[str]) -> str:
+        loop = loops.get(match[1])
+        if loop is None:
+            return match[0]
+        is_inside = any(
+            around.holds(loop.path, loop.line) and around.line < loop.line for around in pipelined
+        )
+        how = "full" if loop.is_unrolled or (is_inside and not loop.is_pipelined) else "disable"
+        return f'{match[1]} = distinct !{{{match[2]}, !{{!"llvm.loop.unroll.{how}"}}}}'
+
+    changes = (
+        (r"^(!\d+) = distinct !\{(!\d+, !\d+, !\d+[^}]*)\}$", unrolled),
+        (r"^attributes #\d+ = \{", r"\g<0> alwaysinline"),
+        (r"^\$.* = comdat any\n", ""),
+        (r"^((?:define|@).*?),? comdat(?=[ ,\n])", r"\1"),
+        (rf"^define (?:linkonce_odr )?hidden (?!.*@{re.escape(top)}\()", "define internal "),
+        # What a FIFO does touches no memory but its item.
+        (r"^declare (?:!dbg !\d+ )?(\w.*?@ecorl_fifo_\w+\(.*?\)).*$",
+         r"declare \1 nounwind willreturn memory(argmem: readwrite, inaccessiblemem: readwrite)"),
+    )  # fmt: skip
+    for pattern, to in changes:
+        text = re.sub(pattern, to, text, flags=re.M)
+    return text
+
+
+def _run(command: Sequence[str]) -> None:
+    finished = run(command)
+    if finished.returncode != 0:
+        raise BuildError(f"{Path(command[0]).name}: {first_error(finished.stderr)}")
