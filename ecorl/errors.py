@@ -187,7 +187,8 @@ class EngineCrashed(EngineError):
 
 class DataflowError(EngineError):
     """A kernel of the C-simulation came to a standstill, left items in a FIFO, or came closer to an
-    earlier iteration than a DEPENDENCE pragma states."""
+    earlier iteration than a DEPENDENCE pragma states.
+    """
 
 
 class InvalidResult(EngineError):
