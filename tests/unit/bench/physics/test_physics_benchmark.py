@@ -24,7 +24,7 @@ from ecorl.bench.physics.tables import WIDTH
 from ecorl.devices import load_profile
 
 ROOT = Path(__file__).resolve().parents[4]
-RESULTS = ROOT / "benchmarks" / "results" / "intel-xeon-2core"
+RESULTS = ROOT / "benchmarks" / "results" / "amd-epyc-2core"
 SOME = Axes(("20m", "360m", "7b"), (1, 64), (32, 512), (0.1, 0.5))
 DIGITS = 6e-3
 """The map keeps three digits: 1.00 may stand for 1.005."""
