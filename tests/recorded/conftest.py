@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorded.outputs import differences, renew
+from tests.recorded.outputs import CLOSE, differences, renew
 
 SHOWN = 20
 """Differences of a file that a failing test shows."""
@@ -36,12 +36,12 @@ def pytest_terminal_summary(terminalreporter, config):
 def recorded(request):
     """Compares an output with the file that holds the recorded one, or writes it there."""
 
-    def compare(now: str, path: Path) -> None:
+    def compare(now: str, path: Path, close: float = CLOSE) -> None:
         if request.config.getoption("--renew", False):
-            told = renew(path, now)
+            told = renew(path, now, close)
             request.config.stash[_RENEWED] += [f"{path.parent.name}/{line}" for line in told]
             return
-        told = differences(now, path.read_text("utf-8"), path.name)
+        told = differences(now, path.read_text("utf-8"), path.name, close)
         assert not told, "\n".join([f"{len(told)} differ from {path}:", *told[:SHOWN]])
 
     return compare

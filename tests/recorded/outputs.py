@@ -29,9 +29,13 @@ from tests.recorded.make import HOST, SETS, TABLES_PATH
 OUTPUTS = ("report.json", "page.json", "footprint.json", "emissions.csv")
 """Of a set; `page.json` holds the figures of ``report.html``."""
 CLOSE = 1e-12
-"""Relative difference of floats that count as the same: sums of NumPy (means, deviations, shares of
-a report) add in an order that depends on the vector units of the machine. All else, the text of
-rounded figures included, has to be the same."""
+"""Relative difference of floats that count as the same: sums of NumPy (means, deviations, shares)
+add in an order that depends on the vector units of the machine. All else, the text of rounded
+figures included, has to be the same."""
+SOLVED = 1e-9
+"""The same where a linear programme is solved: HiGHS ends within a tolerance of its own."""
+LEFT_OVER = 1e-15
+"""What a difference of equal figures of about 1 may leave."""
 
 # A date is one figure, and digits within a name (gpu0, u55c, demo-42) are none.
 _NUMBER = re.compile(r"\d{4}-\d\d-\d\d|(?<![\w.-])[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -126,16 +130,17 @@ def page_figures(html: str) -> dict[str, str]:
     return {heading: " ".join(numbers) for heading, numbers in reader.found.items() if numbers}
 
 
-def differences(now: str, recorded: str, name: str) -> list[str]:
+def differences(now: str, recorded: str, name: str, close: float = CLOSE) -> list[str]:
     """A line for each figure that differs between two outputs; none where they are the same.
 
     Args:
         now: what the product makes.
         recorded: what it made when it was recorded.
         name: of the file, whose ending tells what it holds.
+        close: relative difference of floats that count as the same.
     """
     if name.endswith(".json"):
-        return list(_differences(json.loads(now), json.loads(recorded), name))
+        return list(_differences(json.loads(now), json.loads(recorded), name, close))
     lines, before = now.splitlines(), recorded.splitlines()
     if len(lines) != len(before):
         return [f"{name}: {len(lines)} lines, were {len(before)}"]
@@ -146,33 +151,30 @@ def differences(now: str, recorded: str, name: str) -> list[str]:
     ]
 
 
-def _differences(now: Any, before: Any, where: str) -> Iterator[str]:
+def _differences(now: Any, before: Any, where: str, close: float) -> Iterator[str]:
     if isinstance(now, dict) and isinstance(before, dict):
         for key in sorted(now.keys() | before.keys()):
             if key not in now or key not in before:
                 yield f"{where} {key}: {'new' if key in now else 'gone'}"
             else:
-                yield from _differences(now[key], before[key], f"{where} {key}")
+                yield from _differences(now[key], before[key], f"{where} {key}", close)
     elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
         for i, (new, old) in enumerate(zip(now, before, strict=True)):
-            yield from _differences(new, old, f"{where} {i}")
-    elif not _same(now, before):
+            yield from _differences(new, old, f"{where} {i}", close)
+    elif isinstance(now, float) and isinstance(before, float):
+        if not math.isclose(now, before, rel_tol=close, abs_tol=LEFT_OVER):
+            yield f"{where}: {now!r}, was {before!r}"
+    elif type(now) is not type(before) or now != before:
         yield f"{where}: {now!r}, was {before!r}"
 
 
-def _same(now: Any, before: Any) -> bool:
-    if isinstance(now, float) and isinstance(before, float):
-        return math.isclose(now, before, rel_tol=CLOSE, abs_tol=0.0)
-    return type(now) is type(before) and now == before
-
-
-def renew(path: Path, now: str) -> list[str]:
+def renew(path: Path, now: str, close: float) -> list[str]:
     """Write an output anew where it differs; returns what differs."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(now, "utf-8")
         return [f"{path.name}: new"]
-    told = differences(now, path.read_text("utf-8"), path.name)
+    told = differences(now, path.read_text("utf-8"), path.name, close)
     if told:
         path.write_text(now, "utf-8")
     return told
