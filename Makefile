@@ -8,6 +8,7 @@
 # make test-openrlhf  tests with OpenRLHF itself on the CPU, in an environment that all clones share
 # make test-roll   tests with ROLL itself on the CPU, from a checkout: ROLL_SRC=FOLDER
 # make pages      run the commands of README.md and the pages beside the code, and renew their outputs
+# make size        count what there is to read, and hold it against pyproject.toml
 # make lint-hls    check that the kernel sources keep to what Vitis HLS can synthesise; DEEP=1: their recurrences too
 # make bitstream   build what XRT loads: TARGET=csim (default) sw_emu hw_emu hw, PLATFORM=name or .xpfm
 # make bench       run the benchmarks
@@ -27,7 +28,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo demo-carbon demo-all demo-ray gpu gpu-wheels policy test test-all test-numpy1 test-openrlhf test-roll pages checks lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-carbon demo-all demo-ray gpu gpu-wheels policy test test-all test-numpy1 test-openrlhf test-roll pages checks size lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -57,7 +58,7 @@ test-all: install
 	@$(MAKE) --no-print-directory -j 2 checks
 	$(PYTEST)
 
-checks: types lint-hls lint layers
+checks: types lint-hls lint layers size
 
 # An environment of its own, with what these rooms import and no framework. ml_dtypes is what ONNX
 # brings; its later releases want NumPy 2.
@@ -138,6 +139,9 @@ types: install
 
 layers: install
 	$(BIN)/lint-imports
+
+size: install
+	@$(BIN)/python -m tests.size
 
 format: install
 	$(BIN)/ruff format .

@@ -1,0 +1,115 @@
+PRAGMA application_id = 1162039116;
+PRAGMA user_version = 7;
+CREATE TABLE attempt (
+  attempt INTEGER PRIMARY KEY, from_step INTEGER NOT NULL,
+  unix_anchor_s REAL NOT NULL, monotonic_anchor_s REAL NOT NULL, pid INTEGER NOT NULL,
+  hold_s REAL NOT NULL);
+INSERT INTO attempt VALUES(1,0,1795943929.1253061,1271.573964164,13252,2.0);
+CREATE TABLE barrier (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
+  stage TEXT NOT NULL, wait_s REAL, n_rows INTEGER NOT NULL, n_missing INTEGER NOT NULL,
+  n_late INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0,
+  role_name TEXT, n_duplicates INTEGER, n_unknown INTEGER);
+CREATE TABLE checkpoint (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
+  t_s REAL NOT NULL, path TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE device (
+  attempt INTEGER NOT NULL, device_id TEXT NOT NULL, profile TEXT NOT NULL,
+  provenance TEXT NOT NULL, source TEXT NOT NULL, idle_w REAL, figures TEXT NOT NULL, kind TEXT,
+  PRIMARY KEY (attempt, device_id)) WITHOUT ROWID;
+INSERT INTO device VALUES(1,'fpga0','u55c','modelled','cycle model; computed by C-simulation on this machine',21.4,'{}','fpga');
+INSERT INTO device VALUES(1,'fpga1','u55c','modelled','cycle model; computed by C-simulation on this machine',21.4,'{}','fpga');
+CREATE TABLE edi (attempt INTEGER PRIMARY KEY, t_s REAL NOT NULL, matrix TEXT NOT NULL);
+CREATE TABLE evaluation (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL,
+  name TEXT NOT NULL, phase TEXT NOT NULL, item_values TEXT NOT NULL);
+CREATE TABLE event (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL,
+  kind TEXT NOT NULL, detail TEXT NOT NULL);
+INSERT INTO event VALUES(1,1,1284.033283123,'stop','the machine''s monitor has ended');
+CREATE TABLE execution (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
+  stage TEXT NOT NULL, action TEXT NOT NULL, device_id TEXT NOT NULL, device TEXT NOT NULL,
+  start_t_s REAL NOT NULL, end_t_s REAL NOT NULL, time_s REAL, time_provenance TEXT NOT NULL,
+  host_time_s REAL, wait_s REAL,
+  n_sequences INTEGER NOT NULL, n_tokens INTEGER NOT NULL, n_output_tokens INTEGER NOT NULL,
+  n_rows_fallback INTEGER NOT NULL, fault TEXT,
+  energy_device_id TEXT, energy_start_t_s REAL, energy_end_t_s REAL, energy_j REAL,
+  mean_power_w REAL, counter_energy_j REAL, integral_energy_j REAL, n_samples INTEGER,
+  coverage REAL, energy_method TEXT, energy_provenance TEXT,
+  superseded INTEGER NOT NULL DEFAULT 0,
+  node TEXT, role_name TEXT, gear TEXT, width INTEGER, clock_mhz INTEGER);
+INSERT INTO execution VALUES(1,1,2,'reward','concurrent','fpga0','u55c',1273.397828412,1273.410480593,0.0031448398909003595,'modelled',0.0059990429999743355,1.9408999833103735e-05,64,852,282,0,NULL,'fpga0',1273.397828412,1273.400973251891,0.22957331203572626,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(2,1,2,'reference','concurrent','fpga1','u55c',1273.433380911,1273.449761319,0.003463682877724541,'modelled',0.007844584999929793,0.006634940999902028,64,922,282,0,NULL,'fpga1',1273.433380911,1273.4368445938778,0.2528488500738915,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(3,1,4,'reward','concurrent','fpga0','u55c',1273.968827735,1273.984069551,0.003148646179879952,'modelled',0.002118527999982689,1.5333000192185864e-05,64,864,295,0,NULL,'fpga0',1273.968827735,1273.97197638118,0.2298511711312365,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(4,1,4,'reference','concurrent','fpga1','u55c',1273.998365282,1274.004932392,0.003504382889106906,'modelled',0.0036451630001010926,1.7196000044350512e-05,64,935,295,0,NULL,'fpga1',1273.998365282,1274.001869664889,0.25581995090480414,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(5,1,6,'reward','concurrent','fpga0','u55c',1274.554743534,1274.57375851,0.003442524118255302,'modelled',0.00856188300008398,1.866800016614434e-05,64,984,405,0,NULL,'fpga0',1274.554743534,1274.5581860581183,0.25130426063263706,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(6,1,6,'reference','concurrent','fpga1','u55c',1274.593497315,1274.601280638,0.0038681620556847607,'modelled',0.002744791999930385,1.706499983811227e-05,64,1045,405,0,NULL,'fpga1',1274.593497315,1274.5973654770555,0.2823758300649875,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(7,1,8,'reward','concurrent','fpga0','u55c',1275.174827002,1275.179880776,0.0034185994217206883,'modelled',0.0027279969999653986,1.5942999880280695e-05,64,956,378,0,NULL,'fpga0',1275.174827002,1275.1782456014218,0.24955775778561026,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(8,1,8,'reference','concurrent','fpga1','u55c',1275.203383522,1275.218063776,0.003766734953626668,'modelled',0.008865386000024955,0.007076117999986309,64,1018,378,0,NULL,'fpga1',1275.203383522,1275.2071502569536,0.27497165161474674,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(9,1,10,'reward','concurrent','fpga0','u55c',1275.914402134,1275.923459376,0.003250883861128451,'modelled',0.006724134000023696,1.4311999848359847e-05,64,906,339,0,NULL,'fpga0',1275.914402134,1275.917653017861,0.23731452186237692,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(10,1,10,'reference','concurrent','fpga1','u55c',1275.951618678,1275.957713704,0.0036494061702019042,'modelled',0.0038596730000790558,1.147700004366925e-05,64,979,339,0,NULL,'fpga1',1275.951618678,1275.95526808417,0.266406650424739,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(11,1,12,'reward','concurrent','fpga0','u55c',1276.498497484,1276.503528003,0.0031199142945498195,'modelled',0.0026065160000143806,1.328999996985658e-05,64,839,270,0,NULL,'fpga0',1276.498497484,1276.5016173982945,0.2277537435021368,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+INSERT INTO execution VALUES(12,1,12,'reference','concurrent','fpga1','u55c',1276.529546985,1276.534345768,0.0034046966879067143,'modelled',0.0025165819999983796,1.2908999906358076e-05,64,910,270,0,NULL,'fpga1',1276.529546985,1276.532951681688,0.24854285821719013,73.0,NULL,NULL,0,1.0,'cycle_model','modelled',0,'cards',NULL,NULL,NULL,NULL);
+CREATE TABLE fault (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER, t_s REAL NOT NULL,
+  kind TEXT NOT NULL, place TEXT NOT NULL, detail TEXT NOT NULL, n_rows INTEGER NOT NULL,
+  superseded INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE gear_choice (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, decided_unix_s REAL NOT NULL,
+  command TEXT NOT NULL, why TEXT NOT NULL, controller TEXT NOT NULL, reason TEXT NOT NULL,
+  look_again_unix_s REAL NOT NULL, g_per_kwh REAL, feed TEXT, threshold_g_per_kwh REAL,
+  width INTEGER, gear TEXT, price_g_per_token REAL, price_g_per_step REAL, clock_share REAL,
+  memory TEXT);
+CREATE TABLE intensity (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, kind TEXT NOT NULL,
+  feed TEXT, start_unix_s REAL, interval_s REAL, g_per_kwh REAL, gas TEXT, basis TEXT, scope TEXT,
+  factors TEXT, is_estimated INTEGER, fetched_unix_s REAL, provenance TEXT, mix TEXT);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES('node','cards');
+CREATE TABLE metric (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL,
+  name TEXT NOT NULL, value REAL, superseded INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE node (
+  attempt INTEGER NOT NULL, node TEXT NOT NULL, file TEXT, offset_s REAL, offset_error_s REAL,
+  t_s REAL, lost TEXT, PRIMARY KEY (attempt, node)) WITHOUT ROWID;
+CREATE TABLE placement (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
+  stage TEXT NOT NULL, proposed TEXT NOT NULL, action TEXT NOT NULL, policy TEXT NOT NULL,
+  reason TEXT NOT NULL, costs TEXT NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, refusal TEXT,
+  role_name TEXT);
+CREATE TABLE power_block (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, series_id INTEGER NOT NULL,
+  second_first INTEGER NOT NULL, second_last INTEGER NOT NULL,
+  n_seconds INTEGER NOT NULL, packed BLOB NOT NULL);
+CREATE TABLE power_open (
+  attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, t_s REAL NOT NULL, power_w REAL,
+  energy_j REAL, from_s REAL NOT NULL, PRIMARY KEY (attempt, series_id)) WITHOUT ROWID;
+CREATE TABLE power_second (
+  attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, second INTEGER NOT NULL,
+  n INTEGER NOT NULL, n_missing INTEGER NOT NULL,
+  mean_mw INTEGER, min_mw INTEGER, max_mw INTEGER,
+  held_us INTEGER NOT NULL, held_mj INTEGER NOT NULL,
+  counted_us INTEGER NOT NULL, counted_mj INTEGER NOT NULL,
+  alone_us INTEGER NOT NULL, alone_mj INTEGER NOT NULL, n_breaks INTEGER NOT NULL,
+  PRIMARY KEY (attempt, series_id, second)) WITHOUT ROWID;
+CREATE TABLE pue (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, start_unix_s REAL NOT NULL, pue REAL);
+CREATE TABLE raw_sample (
+  slot INTEGER PRIMARY KEY, seq INTEGER NOT NULL, attempt INTEGER NOT NULL,
+  series_id INTEGER NOT NULL, t_s REAL NOT NULL, power_w REAL, energy_j REAL, utilisation REAL,
+  error TEXT);
+CREATE TABLE run (
+  run_id TEXT NOT NULL, config_toml TEXT NOT NULL, created_unix_s REAL NOT NULL);
+INSERT INTO run VALUES('demo-ray-42','',1795943929.115486);
+CREATE TABLE sample_error (
+  attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, error TEXT NOT NULL, n INTEGER NOT NULL,
+  first_t_s REAL NOT NULL, last_t_s REAL NOT NULL,
+  PRIMARY KEY (attempt, series_id, error)) WITHOUT ROWID;
+CREATE TABLE series (
+  id INTEGER PRIMARY KEY, device_id TEXT NOT NULL, provenance TEXT NOT NULL, source TEXT NOT NULL,
+  UNIQUE (device_id, provenance, source));
+CREATE TABLE teller (
+  attempt INTEGER NOT NULL, teller TEXT NOT NULL, number INTEGER NOT NULL,
+  PRIMARY KEY (attempt, teller)) WITHOUT ROWID;
+INSERT INTO teller VALUES(1,'44158743d18243c5b8266ae6e04f75f2',12);
