@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from benchmarks.harness.processes import run_to_end, sigterm_as_exit
 from ecorl.bench.machine import repository
-from ecorl.bench.processes import run_to_end, sigterm_as_exit
 
 STOPPED = 130
 """Exit code after Ctrl-C."""

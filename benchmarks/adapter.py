@@ -33,9 +33,9 @@ from benchmarks.adapter_openrlhf import (
 )
 from benchmarks.adapter_roll import roll_figures, roll_samples, train_with_roll
 from benchmarks.adapter_training import EXACT, FAULTED, PLAIN
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.bench.frameworks.samples import count_samples
 from ecorl.bench.machine import repository
 from ecorl.bench.stats import spread_of
 from ecorl.config import load_config
@@ -49,7 +49,8 @@ from ecorl.records import (
     Stage,
     StageResult,
 )
-from ecorl.runtime.energy.stage_energy import DeviceWindow, StageAccounts
+from ecorl.runtime.energy.held_devices import DeviceWindow
+from ecorl.runtime.energy.stage_energy import StageAccounts
 from ecorl.runtime.overhead import HookTime
 from ecorl.telemetry.history import PowerHistory
 from roll_adapters.demo.two_machines import two_nodes
@@ -67,6 +68,7 @@ LEAST_ANSWERED = 0.99
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     n_hook_runs, n_hook_steps = (1, 8) if options.quick else (5, 12)
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-adapter-") as name:
         folder = Path(name)

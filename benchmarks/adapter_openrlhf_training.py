@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, Stage
 from ecorl.runtime.overhead import HookTime

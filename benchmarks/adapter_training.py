@@ -87,7 +87,7 @@ def _time_decisions(runtime: Any, decisions: list[float]) -> None:
     """Time the question for a decision at the scheduler's actor, where this process asks it."""
     if not (isinstance(runtime, RankedRuntime) and runtime.is_head):
         return
-    head = runtime.head
+    head: Any = runtime.head
     own = head.on_stage_start
 
     def timed(iteration: Any, work: Any, **options: Any) -> Any:

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
 
-from ecorl.bench.carbon.forecasts import ForecastScores, RememberedForecasts, score_forecasts
-from ecorl.bench.carbon.integration import integration_errors
-from ecorl.bench.carbon.pauses import train_paused
-from ecorl.bench.carbon.savings import (
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.carbon.forecasts import ForecastScores, RememberedForecasts, score_forecasts
+from benchmarks.studies.carbon.integration import integration_errors
+from benchmarks.studies.carbon.pauses import train_paused
+from benchmarks.studies.carbon.savings import (
     BEST_START,
     BEST_STEPS,
     START,
@@ -39,9 +39,13 @@ from ecorl.bench.carbon.savings import (
     start_numbers,
     wait_savings,
 )
-from ecorl.bench.carbon.traces import KNOWN_GRIDS, WHY_MISSING, add_traces_option, recorded_grids
-from ecorl.bench.carbon.waits import WAITED_PERCENTILE
-from ecorl.bench.command import run_benchmark
+from benchmarks.studies.carbon.traces import (
+    KNOWN_GRIDS,
+    WHY_MISSING,
+    add_traces_option,
+    recorded_grids,
+)
+from benchmarks.studies.carbon.waits import WAITED_PERCENTILE
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
@@ -85,6 +89,7 @@ QUICK = Plan(every_days=61, every_h=8.0, origins_every_h=193)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     plan = QUICK if options.quick else Plan()
     if options.every_days is not None:
         plan = plan._replace(every_days=options.every_days)
@@ -99,6 +104,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     add_traces_option(parser)
     parser.add_argument(
         "--every-days",
@@ -257,7 +263,7 @@ def _saving_note(savings: Savings) -> str:
 
 def _about(trace: GridTrace) -> dict[str, object]:
     values = trace.series.values
-    known: Sequence[float] = values[np.isfinite(values)]
+    known = values[np.isfinite(values)]
     return {
         "file": trace.path.name,
         "n": len(values),

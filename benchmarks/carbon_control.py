@@ -16,25 +16,25 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from ecorl.bench.carbon.control.grid_study import (
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.carbon.control.grid_study import (
     DEFAULT,
     PEER,
     ControlSaving,
     GridStudy,
     study_grids,
 )
-from ecorl.bench.carbon.control.harder import harder_cases
-from ecorl.bench.carbon.control.marginal import marginal_series
-from ecorl.bench.carbon.control.regrets import Regrets, cases, regrets
-from ecorl.bench.carbon.control.scenario import SLACKS, Study, filled
-from ecorl.bench.carbon.control.speed import decision_times, lp_seconds, year_seconds
-from ecorl.bench.carbon.traces import (
+from benchmarks.studies.carbon.control.harder import harder_cases
+from benchmarks.studies.carbon.control.marginal import marginal_series
+from benchmarks.studies.carbon.control.regrets import Regrets, cases, regrets
+from benchmarks.studies.carbon.control.scenario import SLACKS, Study, filled
+from benchmarks.studies.carbon.control.speed import decision_times, lp_seconds, year_seconds
+from benchmarks.studies.carbon.traces import (
     KNOWN_GRIDS,
     WHY_MISSING,
     add_traces_option,
     recorded_grids,
 )
-from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.stats import bootstrap_interval
 from ecorl.carbon.traces.trace import GridTrace
@@ -59,6 +59,7 @@ REGRETS = (
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     study = Study()
     grids = recorded_grids(options)
     figures = speed_figures(options.quick)
@@ -303,6 +304,7 @@ def _about(trace: GridTrace) -> dict[str, object]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     add_traces_option(parser)
     parser.add_argument(
         "--harder", action="store_true", help="the harder cases too, half a minute a grid"

@@ -16,8 +16,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from ecorl.bench.command import run_benchmark
-from ecorl.bench.costmodel import (
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.costmodel import (
     PARAMETERS,
     DecodeFit,
     MeasuredStage,
@@ -44,6 +44,7 @@ OTHER_PROMPTS = ({"chat": 50.0, "gpqa": 150.0}, {"chat": 250.0, "gpqa": 400.0})
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     del options  # it takes seconds
     points = decode_points()
     fits, errors, left_out, host_bound = [], [], [], []
@@ -66,7 +67,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     print_errors("points where the host set the pace, not fitted", host_bound)
     stages = measured_stages(MEASURED, load_profile(H100))
     print_stages(stages)
-    config = {
+    config: dict[str, object] = {
         "source": SOURCE,
         "assumed_prompt_tokens": ASSUMED_PROMPT_TOKENS,
         "fits": [asdict(fit) for fit in fits],

@@ -3,8 +3,8 @@
 A decision goes from a telemetry snapshot (`SchedulerState`) to a placement: cost table, state of
 the policy, guards, ONNX Runtime with bound buffers, Algorithm 1. Each is timed on its own, over
 different states in turn: `p50_us` from states that are there, on one warm table; `run_p50_us` as
-in a run (`ecorl.bench.placement.run_decisions`), from the snapshot on, with other measured costs
-in each iteration.
+in a run (`benchmarks.studies.placement.run_decisions`), from the snapshot on, with other measured
+costs in each iteration.
 Beside it the same network alone, one state at a time, in ONNX Runtime, NumPy and torch eager, in
 turns; one thread each. Microseconds say as much about the machine as about ecorl and have no
 target; the targets are on a decision over the network's bare forward pass, in turns.
@@ -19,10 +19,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.placement.decision import Deciding, deciding, timed
+from benchmarks.studies.placement.run_decisions import RunDecisions, timed_decisions
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.bench.placement.decision import Deciding, deciding, timed
-from ecorl.bench.placement.run_decisions import RunDecisions, timed_decisions
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.stats import median, spread_of
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
@@ -44,10 +44,16 @@ VS_FORWARD = 8.0
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     n, n_rounds = (500, 2) if options.quick else (20_000, 6)
     figures, offloaded = _decisions(n)
     figures += _networks(max(n // 10, 100), n_rounds)
-    config = {"n_decisions": n, "n_rounds": n_rounds, "threads": 1, "offloaded_share": offloaded}
+    config: dict[str, object] = {
+        "n_decisions": n,
+        "n_rounds": n_rounds,
+        "threads": 1,
+        "offloaded_share": offloaded,
+    }
     return config, figures
 
 
@@ -159,7 +165,7 @@ def _networks(n: int, n_rounds: int) -> list[Figure]:
 
 def _eager(network: PolicyNetwork, state: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
-        return network(torch.from_numpy(state)).numpy()
+        return np.asarray(network(torch.from_numpy(state)))
 
 
 if __name__ == "__main__":

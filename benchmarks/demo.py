@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ecorl.bench.command import default_path, run_benchmark
-from ecorl.bench.demo_run import DemoRun, run_demo
+from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.studies.demo_run import DemoRun, run_demo
+from benchmarks.studies.install import Installation, install_gap, measure_install
 from ecorl.bench.figures import Figure, Result, Target, missing, write_result
-from ecorl.bench.install import Installation, install_gap, measure_install
 from ecorl.bench.machine import Machine, commit, describe_machine
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import gain_in_errors

@@ -20,14 +20,14 @@ import argparse
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ecorl.bench.bits import BitComparison, compare, one_row_everywhere, strict_against_fast
-from ecorl.bench.command import run_benchmark
-from ecorl.bench.figures import Figure, Target, missing
-from ecorl.bench.peers import (
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.bits import BitComparison, compare, one_row_everywhere, strict_against_fast
+from benchmarks.studies.peers import (
     InParts,
     ModelSize,
     OrtReward,
@@ -38,6 +38,7 @@ from ecorl.bench.peers import (
     make_reward_checkpoint,
     quantise_onnx,
 )
+from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
@@ -82,6 +83,7 @@ SMALL = Workload(ModelSize(128, 2, 352, 4, 4, 1000), 8, 64, 4)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     work = SMALL if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-engine-") as folder:
         half_s = None if options.box_s is None else options.box_s / 2
@@ -242,10 +244,7 @@ def measure_prefix(work: Workload, folder: Path, box_s: float | None = None) -> 
     for group in groups:
         n_prompt = work.length // 2
         rows, counts = grpo_rows(work, group, n_prompt)
-        calls = {
-            "shared": lambda rows=rows, counts=counts: model.score(rows, counts),
-            "apart": lambda rows=rows: model.score(rows),
-        }
+        calls = {"shared": partial(model.score, rows, counts), "apart": partial(model.score, rows)}
         id = f"engine.prefix_reuse_gain_g{group}"
         if compare([(calls["shared"](), calls["apart"]())]).n_different:
             figures.append(missing(id, "1", "sharing changed a result"))

@@ -17,19 +17,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ecorl.bench.command import default_path, run_benchmark
+from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.studies.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
+from benchmarks.studies.physics.audit import checks, violations
+from benchmarks.studies.physics.figures import figures
+from benchmarks.studies.physics.map import QUICK, SIDES, Axes
+from benchmarks.studies.physics.map_file import write_map
+from benchmarks.studies.physics.paper import rows
+from benchmarks.studies.physics.passes import IDLE_HIGH_W
+from benchmarks.studies.physics.plot import draw
+from benchmarks.studies.physics.ranges import Maps, RangedMap, ends_of, ranged_maps
+from benchmarks.studies.physics.tables import WIDTH, how, short_range, tables
 from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
-from ecorl.bench.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
-from ecorl.bench.physics.audit import checks, violations
-from ecorl.bench.physics.figures import figures
-from ecorl.bench.physics.map import QUICK, SIDES, Axes
-from ecorl.bench.physics.map_file import write_map
-from ecorl.bench.physics.paper import rows
-from ecorl.bench.physics.passes import IDLE_HIGH_W
-from ecorl.bench.physics.plot import draw
-from ecorl.bench.physics.ranges import Maps, RangedMap, ends_of, ranged_maps
-from ecorl.bench.physics.tables import WIDTH, how, short_range, tables
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels
 from ecorl.errors import ConfigError
@@ -39,6 +39,7 @@ N_COLOURS = 128
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     card, gpu = load_profile("u55c"), load_profile("h100_sxm")
     axes = QUICK if options.quick else Axes()
     maps = ranged_maps(card, gpu, axes)
@@ -131,6 +132,7 @@ def _shrink(path: Path) -> None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     parser.add_argument("--plot", type=Path, metavar="PATH", help="where the picture (PNG) goes")
 
 

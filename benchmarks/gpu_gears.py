@@ -20,7 +20,7 @@ from benchmarks.gpu.loads.gears import Call, GearedStep, GearLoad, compiled_load
 from benchmarks.gpu.loads.llama import Llama
 from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing.meter import EnergyMeter, Window
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.control import Gear
 from ecorl.devices.llama import model_shape
@@ -38,6 +38,7 @@ Measured = list[tuple[GearLoad, list[Window]]]
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     with EnergyMeter(torch.cuda.synchronize) as meter:
         if not torch.cuda.is_available():
             raise MissingToolError(NO_CUDA)

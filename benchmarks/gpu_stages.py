@@ -31,7 +31,7 @@ from benchmarks.gpu.loads.stages import (
 from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.gpu.table import BENCHMARK, SIZE, StageTable
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError
@@ -48,6 +48,7 @@ SHORT_STEP = "short"
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     shapes, length_s = (QUICK, QUICK_LENGTH_S) if options.quick else (FULL, LENGTH_S)
     with EnergyMeter(torch.cuda.synchronize) as meter:
         if not torch.cuda.is_available():

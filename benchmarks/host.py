@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.engine import Workload, grpo_rows
-from ecorl.bench.card_host import HostRun, logprob_run, reward_run
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.card_host import HostRun, logprob_run, reward_run
+from benchmarks.studies.peers import ModelSize, make_lm_checkpoint, make_reward_checkpoint
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.bench.peers import ModelSize, make_lm_checkpoint, make_reward_checkpoint
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.card.emulation import can_emulate
 from ecorl.records import Provenance
@@ -45,6 +45,7 @@ SMALL = HostWorkload(ModelSize(64, 2, 128, 2, 2, 256), 96, 160, n_rounds=3)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     work = SMALL if options.quick else FULL
     config: dict[str, object] = asdict(work)
     if not can_emulate():

@@ -16,9 +16,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from benchmarks.harness.command import run_benchmark
 from benchmarks.kernel_benches import run_benches
 from benchmarks.kernel_checks import rtl_mismatches
-from ecorl.bench.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.devices import load_profile
 from ecorl.devices.card import ARRAY_MACS
@@ -56,6 +56,7 @@ OTHER_W = 100.0
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     config = DecoderConfig(
         "LlamaForSequenceClassification", LLAMA_2_7B, 1e-5, Rope("default", 1e4),
         is_reward=True, tied=False, qkv_bias=False, output_bias=False, max_positions=4096,

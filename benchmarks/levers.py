@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ecorl.bench.carbon.control.scenario import filled
-from ecorl.bench.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.carbon.control.scenario import filled
+from benchmarks.studies.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.machine import repository
 from ecorl.bench.rounds import TimeBox
@@ -47,11 +47,13 @@ PLAN_LIMIT = Target(high=2.0)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     add_traces_option(parser)
     parser.add_argument("--write", action="store_true", help="keep what timing saves for plans")
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     studies = {
         f"{algorithm}-{size}": _study(algorithm, size)
         for size in CLUSTERS
@@ -202,7 +204,7 @@ def _together(studies: Mapping[str, LeverStudy], timings: Sequence[TimingSaving]
 def _plan_seconds(n: int, box: TimeBox) -> Figure:
     """Time the command as a user types it, at least three times."""
     command = [sys.executable, "-m", "ecorl.cli", "plan"]
-    taken_s = []
+    taken_s: list[float] = []
     for i in range(n + 1):
         if i > _LEAST_PLANS and not box.has_room(taken_s[-1]):
             break

@@ -32,7 +32,7 @@ from benchmarks.gpu.sensing.sensors import (
 )
 from benchmarks.gpu.sensing.tracer import COUNTER, readable
 from benchmarks.gpu.sensing.traces import refresh_period
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.drivers.instruments import SCOPE_MEMORY, Instrument
 from ecorl.errors import MissingToolError
@@ -43,11 +43,12 @@ DEFAULT_PERIOD_S = 0.1
 
 def _wait_for_gpu() -> None:
     # Asking torch to wait would make a context, and the idle power before one is of interest.
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     plan = QUICK if options.quick else FULL
     with EnergyMeter(_wait_for_gpu) as meter:
         untouched = meter.idle(plan.idle_s)

@@ -26,7 +26,7 @@ import psutil
 from rich.console import Console
 from transformers import TrainerCallback
 
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
 from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
 from ecorl.bench.stats import bootstrap_interval, median, spread_of
@@ -176,6 +176,7 @@ class _Bench:
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     n_pairs, n_steps, n_offloaded = (2, 10, 1) if options.quick else (options.blocks, 50, 2)
     blocks: dict[str, list[Block]] = {PLAIN: [], ATTACHED: [], OFFLOADED: []}
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-overhead-") as folder:

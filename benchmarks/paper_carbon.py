@@ -21,13 +21,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ecorl.bench.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
-from ecorl.bench.command import default_path, run_benchmark
+from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.studies.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
+from benchmarks.studies.papers.carbon_claims import figures, markdown, report, tables, write_tables
+from benchmarks.studies.papers.control_found import BOX_S
+from benchmarks.studies.papers.gears_found import gears_found
 from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
-from ecorl.bench.papers.carbon_claims import figures, markdown, report, tables, write_tables
-from ecorl.bench.papers.control_found import BOX_S
-from ecorl.bench.papers.gears_found import gears_found
 from ecorl.errors import ConfigError
 
 NAME = "paper_carbon"
@@ -35,6 +35,7 @@ TABLE_WIDTH = 180
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     traces = recorded_grids(options)
     gears = gears_found(default_path("trainer", describe_machine().slug))
     trained = {**gears.by_claim, **(trained_claims() if options.train else {})}
@@ -80,6 +81,7 @@ def trained_claims() -> dict[str, float]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     add_traces_option(parser)
     parser.add_argument("--train", action="store_true", help="train for the claims that need it")
 

@@ -13,10 +13,8 @@ import sys
 
 from rich.console import Console
 
-from ecorl.bench.command import default_path, run_benchmark
-from ecorl.bench.figures import Figure
-from ecorl.bench.machine import describe_machine
-from ecorl.bench.papers.claims import (
+from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.studies.papers.claims import (
     FULL,
     QUICK,
     figures,
@@ -25,7 +23,9 @@ from ecorl.bench.papers.claims import (
     tables,
     write_markdown,
 )
-from ecorl.bench.papers.systems import LEARNED, POLICIES, policy_maker
+from benchmarks.studies.papers.systems import LEARNED, POLICIES, policy_maker
+from ecorl.bench.figures import Figure
+from ecorl.bench.machine import describe_machine
 from ecorl.errors import ConfigError
 
 NAME = "paper_scheduler"
@@ -33,6 +33,7 @@ TABLE_WIDTH = 160
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     passes = QUICK if options.quick else FULL
     found = report(passes, policy_maker(options.policy))
     console = Console(width=TABLE_WIDTH)
@@ -55,6 +56,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     parser.add_argument(
         "--policy",
         default="planner",

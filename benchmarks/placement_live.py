@@ -30,10 +30,9 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from ecorl.bench.command import run_benchmark
-from ecorl.bench.figures import Figure
-from ecorl.bench.placement.busy_core import BusyCore
-from ecorl.bench.placement.live import (
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.placement.busy_core import BusyCore
+from benchmarks.studies.placement.live import (
     CLAIM,
     LEARNED,
     ContentionSchedule,
@@ -47,7 +46,8 @@ from ecorl.bench.placement.live import (
     take_cores,
     write_wrong_profile,
 )
-from ecorl.bench.placement.turns import Turns
+from benchmarks.studies.placement.turns import Turns
+from ecorl.bench.figures import Figure
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import median
 from ecorl.config import Config, validate_config
@@ -92,6 +92,7 @@ class _Begins(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     parser.add_argument(
         "--full", action="store_true", help="policies are trained twice, and for longer"
     )

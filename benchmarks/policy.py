@@ -15,24 +15,27 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.placement import policy_families as families
 from ecorl.bench.figures import Figure
-from ecorl.bench.placement import policy_families as families
 from ecorl.policy.evaluation.evaluate import FilePolicy
 from ecorl.scheduler.learned import PolicyFile
 
 
 def say(text: str) -> None:
+    """Print a line of progress at once."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     parser.add_argument(
         "--full", action="store_true", help="all scenarios, a quarter of an hour on two cores"
     )
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     extent = families.SHORT
     if options.quick or options.full:
         extent = families.QUICK if options.quick else families.FULL

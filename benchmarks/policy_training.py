@@ -14,11 +14,11 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from benchmarks.harness.command import run_benchmark
 from benchmarks.policy import say
-from ecorl.bench.command import run_benchmark
+from benchmarks.studies.placement import policy_families as families
+from benchmarks.studies.placement import policy_runs as runs
 from ecorl.bench.figures import Figure, Target
-from ecorl.bench.placement import policy_families as families
-from ecorl.bench.placement import policy_runs as runs
 from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.evaluation.pools import LEARNING
 from ecorl.policy.training.train import NetworkPolicy, TrainingPlan
@@ -31,6 +31,7 @@ EXTENT = replace(families.FULL, n_scenarios=24, families=LEARNING)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     quick = options.quick
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-policy-") as name:
         folder = Path(name)

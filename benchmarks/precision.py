@@ -22,9 +22,9 @@ from itertools import combinations
 import numpy as np
 from rich.console import Console
 
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.precision import Variant, variants
 from ecorl.bench.figures import Figure, Target, missing
-from ecorl.bench.precision import Variant, variants
 from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.engines.fpga.validation import scoring
 from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different, read_pairs
@@ -50,6 +50,7 @@ BUDGET = Target(high=DEFAULT_BUDGET)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     made = prepare(cache_folder().parent / "tasks", SEED, 256, Console(file=sys.stderr))
     held_out = read_pairs(made.pairs, made.reward, read_shape(made.reward).vocab_size)
     rows = read_rows(made.pairs, ("prompt",))

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.gpu.figures import figure
 from benchmarks.gpu.sampling import Arm, CpuShare, share_figure
 from benchmarks.gpu.sensing.meter import EnergyMeter
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
 from ecorl.bench.figures import Figure, Target
 from ecorl.records import Provenance
 from tests.fakes.nvml.fake_nvml import CONTROL, FakeNvml, build, true_energy_j
@@ -53,6 +53,7 @@ FULL, QUICK = (10, 20.0), (2, 4.0)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     n_windows, share_s = QUICK if options.quick else FULL
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-sampler-") as folder:

@@ -24,11 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.bench.command import run_benchmark
-from ecorl.bench.figures import Figure, Target, missing
-from ecorl.bench.peers import ModelSize, make_reward_checkpoint
-from ecorl.bench.rounds import round_ratios, timed_rounds
-from ecorl.bench.serving import (
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
+from benchmarks.studies.serving import (
     CheckedAnswers,
     Clients,
     alone,
@@ -37,6 +35,8 @@ from ecorl.bench.serving import (
     mean_batch_rows,
     service,
 )
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.records import Provenance, Stage
@@ -85,6 +85,7 @@ SMALL = Load(ModelSize(64, 2, 176, 4, 4, 500), 96, (8, 48), 2)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     load = SMALL if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-serve-") as folder:
         seen, n_tokens = run_load(load, Path(folder), options.box_s)

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
 from ecorl.bench.figures import Figure, Target
 from ecorl.bench.rounds import TimeBox, balanced_order
 from ecorl.bench.stats import median, spread_of
@@ -28,6 +28,7 @@ MEASURED = Provenance.MEASURED
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     n_envs, n_rounds, n_plain = (256, 2, 1) if options.quick else (4096, 6, 3)
     scenarios = paper_scenarios(11, 16)
     n_steps = N_STAGES * scenarios[0].n_iterations

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ecorl.bench.command import run_benchmark
+from benchmarks.harness.command import run_benchmark
 from ecorl.bench.figures import Figure
 from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
@@ -27,6 +27,7 @@ QUICK_STEPS, QUICK_WARM_UP = 10, 2
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     steps, warm_up = (QUICK_STEPS, QUICK_WARM_UP) if options.quick else (STEPS, WARM_UP)
     plan = BenchPlan(
         base=default_config(steps, warm_up),

@@ -14,10 +14,9 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from ecorl.bench.command import run_benchmark
-from ecorl.bench.figures import Figure
-from ecorl.bench.trainer.accumulation import accumulated_trainings
-from ecorl.bench.trainer.convergence import (
+from benchmarks.harness.command import run_benchmark
+from benchmarks.studies.trainer.accumulation import accumulated_trainings
+from benchmarks.studies.trainer.convergence import (
     ABLATIONS,
     FIRST_SEED,
     LONG,
@@ -25,18 +24,19 @@ from ecorl.bench.trainer.convergence import (
     TrainingRecipe,
     study,
 )
-from ecorl.bench.trainer.elastic_figures import elastic_figures
-from ecorl.bench.trainer.figures import (
+from benchmarks.studies.trainer.elastic_figures import elastic_figures
+from benchmarks.studies.trainer.figures import (
     MIN_SEEDS,
     accumulation_figure,
     convergence_figures,
     optimizer_figures,
     switch_figure,
 )
-from ecorl.bench.trainer.language_model import corpus
-from ecorl.bench.trainer.optimizers import adamw_equal, adamw_times
-from ecorl.bench.trainer.switching import switch_times
-from ecorl.bench.trainer.weight_casts import cast_figure, cast_times
+from benchmarks.studies.trainer.language_model import corpus
+from benchmarks.studies.trainer.optimizers import adamw_equal, adamw_times
+from benchmarks.studies.trainer.switching import switch_times
+from benchmarks.studies.trainer.weight_casts import cast_figure, cast_times
+from ecorl.bench.figures import Figure
 
 BOX_S = 75.0
 """Time of everything, s."""
@@ -49,6 +49,7 @@ LONG_SEEDS = 5
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
+    """Measure; returns the settings that the figures depend on, and the figures."""
     part = 0.2 if options.quick else (options.box_s or BOX_S) / BOX_S
     recipe = QUICK if options.quick else LONG if options.long else TrainingRecipe()
     if options.long:
@@ -67,6 +68,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's own options."""
     parser.add_argument(
         "--long", action="store_true", help="more seeds, longer trainings, all ablations"
     )

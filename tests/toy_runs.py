@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.config import validate_config
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader

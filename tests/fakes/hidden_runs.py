@@ -6,8 +6,8 @@ import contextlib
 import shutil
 import sqlite3
 
-from ecorl.bench.hidden_runs.ledger_writer import write_ledger
-from ecorl.bench.hidden_runs.scenario import hidden_scenario
+from benchmarks.studies.hidden_runs.ledger_writer import write_ledger
+from benchmarks.studies.hidden_runs.scenario import hidden_scenario
 from ecorl.ledger import LEDGER_FILE
 
 PLAIN = hidden_scenario(3, n_iterations=240)

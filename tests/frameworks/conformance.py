@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.control import Why
 from ecorl.controllers.pauses import paused_spans
 from ecorl.ledger import LedgerReader

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ecorl.bench.frameworks.text_serving import ID, TextLoad, _judged, measure_text_ratio
-from ecorl.bench.peers import ModelSize
-from ecorl.bench.serving import Answered
+from benchmarks.studies.frameworks.text_serving import ID, TextLoad, _judged, measure_text_ratio
+from benchmarks.studies.peers import ModelSize
+from benchmarks.studies.serving import Answered
 from tests.conftest import demand
 
 

@@ -13,7 +13,7 @@ import sys
 import psutil
 import pytest
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.config import save_config, validate_config
 from ecorl.control import Command, Why
 from ecorl.ledger import LedgerReader

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.errors import ConfigError
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance, Stage

@@ -11,7 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.control import Command
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import ConfigError, EngineError

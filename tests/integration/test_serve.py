@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.bench.peers import ModelSize, make_reward_checkpoint
+from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Stage

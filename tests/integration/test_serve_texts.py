@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ecorl.bench.peers import ModelSize, make_reward_checkpoint
+from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
 from tests.conftest import demand
 
 POSITIONS, CLIENTS = 128, 32

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.control import Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.config import validate_config
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage

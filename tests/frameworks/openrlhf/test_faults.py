@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.records import Action, Stage
 from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import (

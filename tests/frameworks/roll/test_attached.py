@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.bench.frameworks.samples import count_samples
+from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.records import Action, Stage
 from ecorl.report import build_report, read_config
 from tests.frameworks.ray_nodes import further_node

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
 from ecorl import cli
-from ecorl.bench.peers import ModelSize, make_reward_checkpoint
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.verdict import VERDICT_FILE
 from ecorl.errors import CheckpointError

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.studies.hidden_runs.scenario import hidden_scenario
 from ecorl import cli
-from ecorl.bench.hidden_runs.scenario import hidden_scenario
 from ecorl.cli.policy import replays
 from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE

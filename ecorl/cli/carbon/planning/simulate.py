@@ -164,7 +164,7 @@ def _check_prices(setting: SimulatedSetting, prices: Series | None) -> None:
 
 def _foresight(setting: SimulatedSetting) -> Foresight | None:
     """The forecasts that controllers are told, or None."""
-    from ecorl.bench.carbon.control.foresight import AS_ARCHIVED, KIND, MadeUpForesight
+    from ecorl.controllers.planning.foresight import AS_ARCHIVED, KIND, MadeUpForesight
 
     if setting.forecast is ForecastKind.NONE:
         return None

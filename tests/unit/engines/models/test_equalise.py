@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from int8_models import LMS, MODELS, REWARDS, batch_of, library, rows_of, same_bits
 
-from ecorl.bench.outliers import PLACES, plant, write_checkpoint
+from benchmarks.harness.outliers import PLACES, plant, write_checkpoint
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.models.checkpoint import load_decoder

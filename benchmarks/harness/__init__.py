@@ -1,0 +1,1 @@
+"""What every benchmark script shares: command line, child processes, outliers."""

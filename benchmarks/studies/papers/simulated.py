@@ -1,0 +1,381 @@
+"""What our simulator gives for each scheduler claim of the EcoRL-Sched paper.
+
+`simulate` answers all of them under one calibration. Setting: the paper's Table 4 (70 B policy,
+8 B reward, reference and critic, 32 H100, 4 U55C, PPO), 256 rows an iteration, its task mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.studies.frameworks.schedules import RLHFUSE
+from benchmarks.studies.papers.printed import FIGURES
+from benchmarks.studies.papers.systems import (
+    BF16_BYTES,
+    BLOCKING,
+    GPUS_PER_NODE,
+    LINK_BYTES_PER_S,
+    Case,
+    Passes,
+    Played,
+    PolicyMaker,
+    Rates,
+    fused_schedule,
+)
+from ecorl.policy.planners.heuristics import StaticBaseline, algorithm1, best_static
+from ecorl.policy.planners.planner import Clairvoyant
+from ecorl.records import Algorithm, Stage
+from ecorl.scheduler.paper_table import LENGTH, LONGEST_RATIO, all_reduce_s, paper_table
+from ecorl.scheduler.tables import COLUMN, LONG, SHORT, CostTable, Float64, roofline_table
+from ecorl.sim.scenario import Scenario, SimCalibration
+
+SATURATED = 0.99
+"""A count of cards is enough when it reaches this share of the best of the sweep; assumed."""
+
+SHARED_LOAD = 0.3
+"""Other jobs' share of a shared array's time; assumed. The paper's array is its job's alone."""
+
+ALL_REDUCE_CUT: float = FIGURES["message_cut"]
+"""The paper, section 4.3: frozen models on cards make the all-reduce message this much smaller."""
+
+BIG_GPUS = 96
+"""GPUs that hold a 405 B policy in training (16 B a parameter): more than the paper's 32."""
+
+MIN_GAIN = 1e-3
+"""Where the optimum gains less than this over always-GPU a share of it says nothing."""
+
+
+class Outcome(NamedTuple):
+    """What the simulator gives for one claim.
+
+    Attributes:
+        value: the figure; None when there is none.
+        values: of the episodes, for the spread; empty for a figure without chance.
+        note: what to know; with the value None, why.
+        in_table: whether the note belongs in the table too; that of a gap always does.
+    """
+
+    value: float | None
+    values: tuple[float, ...] = ()
+    note: str = ""
+    in_table: bool = False
+
+
+Outcomes = Mapping[str, Outcome]
+
+
+def paper_scenario(calibration: SimCalibration, n_iterations: int) -> Scenario:
+    """The paper's setting as a scenario.
+
+    Args:
+        calibration: where the costs come from.
+        n_iterations: of an episode.
+    """
+    return Scenario(
+        f"paper setting, {calibration}",
+        calibration,
+        sizes=MappingProxyType({Stage.GENERATION: "70b"}),
+        n_iterations=n_iterations,
+    )
+
+
+def simulate(
+    calibration: SimCalibration, passes: Passes, make_policy: PolicyMaker
+) -> dict[str, Outcome]:
+    """Simulate all claims under one calibration.
+
+    Args:
+        calibration: where the costs come from.
+        passes: how much is played.
+        make_policy: makes the policy under test for the episodes of a trace.
+
+    Returns:
+        Outcomes by the claims' ids.
+    """
+    simulated = _Simulated(calibration, passes, make_policy)
+    found: dict[str, Outcome] = {}
+    for part in (
+        simulated.headline,
+        simulated.ladder,
+        simulated.placement,
+        simulated.oracle,
+        simulated.table_5,
+        simulated.cards,
+        simulated.lengths,
+        simulated.algorithms,
+        simulated.scaling,
+    ):
+        found |= part()
+    return found
+
+
+def _mean(values: Float64, note: str = "") -> Outcome:
+    return Outcome(float(values.mean()), tuple(float(v) for v in values), note, bool(note))
+
+
+class _Simulated:
+    def __init__(
+        self, calibration: SimCalibration, passes: Passes, make_policy: PolicyMaker
+    ) -> None:
+        self.calibration, self.passes, self.make_policy = calibration, passes, make_policy
+        self.base = paper_scenario(calibration, passes.n_iterations)
+        self.case = Case(self.base, passes.n_episodes, passes.seed)
+        self._cases: list[Case] = []
+
+    @cached_property
+    def rlhfuse(self) -> Rates:
+        return self.case.framework(RLHFUSE)
+
+    @cached_property
+    def full(self) -> Case:
+        """The same lengths with an adaptive batch: all components of the paper's EcoRL-Sched."""
+        adaptive = replace(self.base, adaptive_batch=True)
+        return Case(adaptive, self.passes.n_episodes, self.passes.seed)
+
+    @cached_property
+    def played(self) -> Played:
+        return self.case.played(self.make_policy)
+
+    def headline(self) -> dict[str, Outcome]:
+        least_j, least_s = self.full.fused
+        base, fuse = self.case.sequential, self.rlhfuse
+        gain = least_j.tokens_per_j / base.tokens_per_j
+        speed = least_s.rows_per_s
+        return {
+            "idle_sequential": _mean(base.bubble),
+            "bubble_rlhfuse": _mean(fuse.bubble),
+            "bubble_ecorl": _mean(least_s.bubble),
+            "utilisation_ecorl": _mean(1.0 - least_s.bubble),
+            "tokens_per_j_vs_dschat": _mean(gain),
+            "energy_cut": _mean(1.0 - 1.0 / gain),
+            "throughput": _mean(speed / self.base.n_gpus),
+            "throughput_vs_dschat": _mean(speed / base.rows_per_s),
+            "throughput_vs_rlhfuse": _mean(speed / fuse.rows_per_s),
+        }
+
+    def ladder(self) -> dict[str, Outcome]:
+        blocking = self.case.framework(fused_schedule(BLOCKING))
+        rungs = {
+            "rlhfuse": self.rlhfuse.tokens_per_j,
+            "power_monitor": self.rlhfuse.tokens_per_j,
+            "fpga": blocking.tokens_per_j,
+            "async": self.case.fused[0].tokens_per_j,
+            "adaptive": self.full.fused[0].tokens_per_j,
+        }
+        found = {f"ladder_{name}": _mean(value) for name, value in rungs.items()}
+        return found | {"ladder_gain": _mean(rungs["adaptive"] / rungs["rlhfuse"])}
+
+    def placement(self) -> dict[str, Outcome]:
+        """The policy under test in the placement simulator, beside DeepSpeed-Chat's order."""
+        rates, base = self.played.rates, self.case.sequential
+        saved_s = (base.time_s - rates.time_s) / self.base.n_iterations
+        always = self.case.played(lambda trace: algorithm1)
+        did = f"it put {self.played.offloaded:.0%} of reward and reference on the cards"
+        return {
+            "energy_cut_policy": _mean(1.0 - base.tokens_per_j / rates.tokens_per_j, did),
+            "throughput_policy": _mean(rates.rows_per_s / base.rows_per_s, did),
+            "bubble_policy": _mean(rates.bubble, did),
+            "reclaimed_s": _mean(saved_s, did),
+            "barrier_active": _mean(always.waited),
+        }
+
+    def oracle(self) -> dict[str, Outcome]:
+        shared = replace(self.base, load=SHARED_LOAD)
+        other = Case(shared, self.passes.n_episodes, self.passes.seed)
+        own = _oracle_shares(self.case, self.played)
+        there = _oracle_shares(other, other.played(self.make_policy))
+        return {
+            "oracle_share": own[0],
+            "oracle_share_fixed": own[1],
+            "oracle_share_shared": there[0],
+        }
+
+    def _case(self, scenario: Scenario) -> Case:
+        """A point of a sweep; several sweeps pass through the same one."""
+        for case in self._cases:
+            if case.scenario == scenario:
+                return case
+        self._cases.append(Case(scenario, self.passes.n_sweep, self.passes.seed))
+        return self._cases[-1]
+
+    def table_5(self) -> dict[str, Outcome]:
+        found: dict[str, Outcome] = {}
+        for name, size in (("1b", "1b"), ("7b", "8b"), ("13b", "13b")):
+            sizes = MappingProxyType({**self.base.sizes, Stage.REWARD: size})
+            found |= _sweep(f"reward_{name}", self._case(replace(self.base, sizes=sizes)))
+        for n_rows in (128, 256, 1024):
+            found |= _sweep(f"batch_{n_rows}", self._case(replace(self.base, n_rows=n_rows)))
+        for name in ("1b", "13b"):
+            found[f"card_advantage_{name}"] = self._card_advantage(name)
+        return found
+
+    def _card_advantage(self, size: str) -> Outcome:
+        """Joules a token of the reward model on the GPUs over those on the cards."""
+        sizes = MappingProxyType({**self.base.sizes, Stage.REWARD: size})
+        scenario = replace(self.base, sizes=sizes)
+        table = _exact_table(scenario)
+        if not table.card_usable[0]:
+            return Outcome(None, note="; ".join(table.notes) or "the cards cannot run it")
+        row = table.values[1]
+        card_j = table.card_active_w * row[COLUMN["reward_card_s"]]
+        return Outcome(float(row[COLUMN["reward_j"]] / card_j))
+
+    def cards(self) -> dict[str, Outcome]:
+        found = {}
+        for name in ("70b", "405b"):
+            sizes = MappingProxyType({Stage.GENERATION: name})
+            big = name == "405b" and self.calibration == "roofline"
+            n_gpus = BIG_GPUS if big else self.base.n_gpus
+            scenario = replace(self.base, sizes=sizes, n_gpus=n_gpus)
+            speed, energy, placed = self._by_cards(scenario)
+            note = f"on {n_gpus} GPUs" if big else ""
+            found[f"cards_throughput_{name}"] = self._saturation(speed, note)
+            found[f"cards_energy_{name}"] = self._saturation(energy, note)
+            found[f"cards_throughput_{name}_policy"] = self._saturation(placed[0], note)
+            found[f"cards_energy_{name}_policy"] = self._saturation(placed[1], note)
+        return found
+
+    def _saturation(self, values: Sequence[float], note: str) -> Outcome:
+        return saturation(self.passes.card_counts, values, note)
+
+    def _by_cards(
+        self, scenario: Scenario
+    ) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
+        """Rows/s and tokens/J by count of cards: on RLHFuse's fusion, and of the policy."""
+        speed, energy, placed_speed, placed_energy = [], [], [], []
+        for n_cards in self.passes.card_counts:
+            case = self._case(replace(scenario, n_cards=n_cards))
+            least_j, least_s = case.fused
+            speed.append(float(least_s.rows_per_s.mean()))
+            energy.append(float(least_j.tokens_per_j.mean()))
+            rates = case.played(self.make_policy).rates
+            placed_speed.append(float(rates.rows_per_s.mean()))
+            placed_energy.append(float(rates.tokens_per_j.mean()))
+        return speed, energy, (placed_speed, placed_energy)
+
+    def lengths(self) -> dict[str, Outcome]:
+        """Where reward and reference on the cards take as long as the actor's forward pass."""
+        lengths = np.geomspace(64.0, 16384.0, self.passes.n_lengths)
+        make = paper_table if self.calibration == "paper" else roofline_table
+        table = make(self.base.setting, lengths, self.base.rows_at(lengths))
+        card_s = sum(table.values[:, COLUMN[f"{s}_card_s"]] for s in ("reward", "reference"))
+        forward_s = table.forward_share * table.values[:, COLUMN["actor_train_s"]]
+        ratio = np.asarray(card_s / forward_s)
+        at_limit = float(np.interp(np.log(2048.0), np.log(lengths), ratio))
+        fits = np.flatnonzero(ratio <= 1.0)
+        l_max = Outcome(None, note="the cards are slower than the forward pass at every length")
+        if len(fits) == len(lengths):
+            l_max = Outcome(None, note="the cards are faster than the forward pass at every length")
+        elif len(fits):
+            k = int(fits[-1])
+            share = (1.0 - ratio[k]) / (ratio[k + 1] - ratio[k])
+            l_max = Outcome(float(lengths[k] * (lengths[k + 1] / lengths[k]) ** share))
+        return {"l_max": l_max, "lemma_ratio": Outcome(at_limit)}
+
+    def algorithms(self) -> dict[str, Outcome]:
+        names = {
+            "ppo": Algorithm.PPO,
+            "grpo": Algorithm.GRPO,
+            "reinforce": Algorithm.REINFORCE_PP,
+            "dapo": Algorithm.DAPO,
+        }
+        found, cuts = {}, []
+        for name, algorithm in names.items():
+            case = self._case(replace(self.base, algorithm=algorithm))
+            found[f"energy_cut_{name}"] = cut = _mean(_energy_cut(case))
+            cuts.append(cut.value or 0.0)
+        return found | {"energy_cut_range": Outcome(max(cuts) - min(cuts))}
+
+    def scaling(self) -> dict[str, Outcome]:
+        base = _efficiency(lambda n: self._time_s(n, 1.0, offload=False))
+        cut = _efficiency(lambda n: self._time_s(n, 1.0 - ALL_REDUCE_CUT, offload=True))
+        return {"scaling_baseline": Outcome(base), "scaling_ecorl": Outcome(cut)}
+
+    def _time_s(self, n_gpus: int, message: float, *, offload: bool) -> float:
+        """Iteration at the paper's length, gradients' all-reduce included, s."""
+        scenario = replace(self.base, n_gpus=n_gpus, n_cards=max(1, n_gpus // GPUS_PER_NODE))
+        row = _exact_table(scenario).values[1]
+        share = (LONGEST_RATIO - SHORT) / (LONG - SHORT)
+        short_s, long_s = (row[COLUMN[f"generation_{x}_s"]] for x in ("short", "long"))
+        stages = ["critic_s", "actor_train_s", "critic_train_s"]
+        stages += [] if offload else ["reward_s", "reference_s"]
+        time_s = short_s + (long_s - short_s) * share + sum(row[COLUMN[s]] for s in stages)
+        reduce_s = _all_reduce_s(scenario)
+        if self.calibration == "paper":
+            return float(time_s - (1.0 - message) * reduce_s)
+        return float(time_s + message * reduce_s)
+
+
+def _exact_table(scenario: Scenario) -> CostTable:
+    """Costs with the length of the paper's iteration in the middle, without interpolation."""
+    lengths = LENGTH * np.array([0.5, 1.0, 2.0])
+    make = paper_table if scenario.calibration == "paper" else roofline_table
+    return make(scenario.setting, lengths, scenario.rows_at(lengths))
+
+
+def _all_reduce_s(scenario: Scenario) -> float:
+    """Ring all-reduce of the actor's BF16 gradients over nodes with a link a GPU, s."""
+    if scenario.calibration == "paper":
+        return all_reduce_s(scenario.n_gpus)
+    n_nodes = scenario.n_gpus / GPUS_PER_NODE
+    message = BF16_BYTES * scenario.models[Stage.ACTOR_TRAIN].n_params
+    return 2.0 * (n_nodes - 1.0) / n_nodes * message / (GPUS_PER_NODE * LINK_BYTES_PER_S)
+
+
+def _efficiency(time_s: Callable[[int], float], few: int = 16, many: int = 1024) -> float:
+    return few * time_s(few) / (many * time_s(many))
+
+
+def _energy_cut(case: Case) -> Float64:
+    return 1.0 - case.sequential.tokens_per_j / case.fused[0].tokens_per_j
+
+
+def _sweep(name: str, case: Case) -> dict[str, Outcome]:
+    least_j, least_s = case.fused
+    base = case.sequential
+    return {
+        f"{name}_speedup": _mean(least_s.rows_per_s / base.rows_per_s),
+        f"{name}_gain": _mean(least_j.tokens_per_j - base.tokens_per_j),
+    }
+
+
+def saturation(counts: Sequence[int], values: Sequence[float], note: str = "") -> Outcome:
+    """The fewest cards that reach `SATURATED` of the best.
+
+    Args:
+        counts: of cards, rising.
+        values: what each count reaches, more is better.
+        note: words that go before the values in the outcome's note.
+    """
+    best = max(values)
+    count = next(c for c, v in zip(counts, values, strict=True) if v >= SATURATED * best)
+    steps = ", ".join(f"{c}: {v:.4g}" for c, v in zip(counts, values, strict=True))
+    return Outcome(float(count), note=f"{note}{'; ' if note else ''}by cards {steps}")
+
+
+def _oracle_shares(case: Case, played: Played) -> tuple[Outcome, Outcome]:
+    """The policy's share of the clairvoyant optimum, and of the best fixed sequence."""
+    score = float(played.score.sum())
+    shares = []
+    best = case.played(Clairvoyant).score
+    for name, oracle in (("optimum", best), ("best fixed sequence", _best_fixed(case))):
+        worth = float(oracle.mean()) / case.scenario.n_iterations
+        if worth < MIN_GAIN:
+            note = f"the {name} gains {worth:.2g} of Eq. 7 an iteration over always-GPU"
+            shares.append(Outcome(None, note=f"{note}: nothing to take a share of"))
+        else:
+            values = tuple(float(v) for v in played.score / np.maximum(oracle, 1e-12))
+            shares.append(Outcome(score / float(oracle.sum()), values))
+    return shares[0], shares[1]
+
+
+def _best_fixed(case: Case) -> Float64:
+    """Eq. 7 of the best of the fixed sequences in hindsight, ``[n] float64``."""
+    sequence = best_static(case.trace)
+    return case.played(lambda trace: StaticBaseline(sequence)).score

@@ -1,0 +1,138 @@
+"""The break-even map as a picture: tokens/J of a U55C over those of an H100, scoring one row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.studies.physics.accounts import ALWAYS, ANYWAY, HUNDREDTH, TENTH, ChargingRule
+from benchmarks.studies.physics.map import SIDES, Side, params_words
+from benchmarks.studies.physics.passes import BF16
+from benchmarks.studies.physics.ranges import Ends, RangedMap
+from benchmarks.studies.physics.tables import short, short_range
+from ecorl.devices import DeviceProfile, cheapest, dearest
+from ecorl.devices.gpu_pass import streaming_w
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+
+PANELS: tuple[tuple[ChargingRule, float], ...] = (
+    (ANYWAY, 0.5),
+    (ALWAYS, 0.1),
+    (TENTH, 0.5),
+    (HUNDREDTH, 0.5),
+)
+"""Accounting and MFU of each column."""
+
+_TITLES: dict[Side, str] = {
+    "ours": "our kernels, cycle model",
+    "ideal": "ideal HLS design, 300 MHz",
+    "bound": "bound of the silicon, 775 MHz",
+}
+LEVELS = (1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3)
+"""Where a colour ends: five below 1 and five above."""
+
+_DPI = 100
+_COLOURS = "PuOr"
+"""Orange: the GPU wins; purple: the card. Told apart with every kind of colour blindness; the
+numbers stand in the cells as well, with their intervals, and a frame around those above 1: whole
+where both ends of the interval are, dashed where one end is."""
+
+
+def draw(ranged: RangedMap, gpu: DeviceProfile, path: Path) -> None:
+    """Write the picture as PNG.
+
+    Args:
+        ranged: the map with its intervals; columns whose MFU it does not span are left out.
+        gpu: profile of the H100 that it was computed with.
+        path: where to.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    found = ranged.found
+    panels = [(a, mfu) for a, mfu in PANELS if mfu in found.axes.mfus]
+    figure = Figure(figsize=(4.6 * len(panels) + 1.2, 12.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(SIDES), len(panels), squeeze=False, sharex=True, sharey=True)
+    image = None
+    for side, line in zip(SIDES, grid, strict=True):
+        for (accounting, mfu), axes in zip(panels, line, strict=True):
+            image = _panel(axes, *ranged.one_row(side, accounting, BF16, mfu))
+            who = accounting.title.replace("dedicated", "GPU dedicated")
+            at = f"{100 * mfu:.0f} % MFU{_scoring(ranged, mfu)}"
+            axes.set_title(f"{_TITLES[side]}\n{who}, {at}", fontsize=10)
+        line[0].set_ylabel("parameters of the reward model")
+        line[0].set_yticks(range(len(found.axes.sizes)), map(params_words, found.axes.sizes))
+    for axes in grid[-1]:
+        axes.set_xlabel("tokens of the row")
+        axes.set_xticks(range(len(found.axes.tokens)), [f"{t:,}" for t in found.axes.tokens],
+                        rotation=45, fontsize=8)  # fmt: skip
+    assert image is not None  # there is a panel
+    bar = figure.colorbar(image, ax=grid, fraction=0.02, ticks=LEVELS[1:-1], spacing="uniform")
+    bar.ax.set_yticklabels([f"{level:g}" for level in LEVELS[1:-1]])
+    figure.suptitle(_title(gpu), fontsize=13)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", dpi=_DPI, metadata={"Software": None},
+                   pil_kwargs={"optimize": True})  # fmt: skip
+
+
+def _title(gpu: DeviceProfile) -> str:
+    ends = cheapest(gpu), dearest(gpu)
+    memory_w, idle_w = (
+        f"{of(gpu):.0f} W ({of(ends[0]):.0f} to {of(ends[1]):.0f})"
+        for of in (streaming_w, lambda profile: profile.value("idle_w"))
+    )
+    return (
+        "Tokens per joule of a U55C over those of an H100 in BF16, scoring one row: the card wins "
+        "above 1.\nBelow each ratio its interval by what is assumed of the H100. Framed: above 1 "
+        "at both ends; dashed: at one end, so that the assumptions decide.\n"
+        f"All modelled, nothing measured. H100: {gpu.value('active_w'):.0f} W where compute rules, "
+        f"{memory_w} where memory does (short rows), {idle_w} idle. "
+        "Ideal and bound at 65 W (assumed), which flatters the card."
+    )
+
+
+def _scoring(ranged: RangedMap, mfu: float) -> str:
+    """The MFUs that the panel's stands for, where it is that of scoring."""
+    mfus = ranged.scoring_mfus
+    if mfu not in mfus or len(mfus) == 1:
+        return ""
+    return f" ({100 * mfus[0]:.0f} to {100 * mfus[-1]:.0f} %)"
+
+
+def _panel(
+    axes: Axes,
+    ratios: npt.NDArray[np.float64],
+    lows: npt.NDArray[np.float64],
+    highs: npt.NDArray[np.float64],
+) -> QuadMesh:
+    import matplotlib as mpl
+    from matplotlib.colors import BoundaryNorm
+    from matplotlib.patches import Rectangle
+
+    colours = mpl.colormaps[_COLOURS]
+    edges = [np.arange(n + 1) - 0.5 for n in (ratios.shape[1], ratios.shape[0])]
+    image = axes.pcolormesh(*edges, ratios, cmap=colours, norm=BoundaryNorm(LEVELS, colours.N))
+    for (i, j), ratio in np.ndenumerate(ratios):
+        low, high = float(lows[i, j]), float(highs[i, j])
+        wins, always = high > 1.0, low > 1.0
+        colour = "white" if ratio < LEVELS[2] or ratio > LEVELS[-3] else "black"
+        weight = "bold" if ratio > 1.0 else "normal"
+        axes.text(j, i + 0.02, short(float(ratio)), ha="center", va="bottom", fontsize=8.5,
+                  color=colour, weight=weight)  # fmt: skip
+        axes.text(j, i - 0.06, short_range(Ends(low, high)), ha="center", va="top", fontsize=6,
+                  color=colour)  # fmt: skip
+        if wins:
+            frame = Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, linewidth=1.3,
+                              linestyle="solid" if always else (0, (2, 2)))  # fmt: skip
+            axes.add_patch(frame)
+    axes.tick_params(length=0)
+    return image

@@ -1,0 +1,337 @@
+"""Placement policies in real trainings whose second device slows down from time to time.
+
+The second device is the torch engine in processes of their own, all on one core. A process of ours
+takes half of that core in some steps of each block and leaves it alone in the others. The profile
+by which policies expect the device is wrong on purpose. Blocks of the policies alternate.
+
+Two trainings of one policy in one process were seen to differ by some per cent, presumably since
+their weights lie elsewhere in memory. So what is compared may be trained twice, and how far two of
+the same differ stands beside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import tomlkit
+
+from benchmarks.studies.placement.busy_core import BusyCore
+from benchmarks.studies.placement.turns import Turns
+from ecorl.bench.figures import Figure, Target, missing
+from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
+from ecorl.bench.stats import bootstrap_interval, median, spread_of
+from ecorl.devices import load_profile
+from ecorl.ledger import LedgerReader
+from ecorl.records import Action, Provenance
+
+MEASURED = Provenance.MEASURED
+LEARNED, LOOKAHEAD = "learned", "lookahead"
+STATICS = ("static_host", "static_card")
+ON_CARD = {"reward": "concurrent", "reference": "concurrent"}
+
+POLICIES: Mapping[str, Mapping[str, object]] = {
+    LEARNED: {"type": "learned"},
+    # What is compared is time.
+    LOOKAHEAD: {"type": "lookahead", "energy_weight": 0.0, "time_weight": 1.0},
+    STATICS[0]: {"type": "static"},
+    STATICS[1]: {"type": "static", **ON_CARD},
+}
+"""Tables ``[placement.policy]`` of the arms."""
+
+_AGAIN = "_again"
+"""What the name of an arm ends with that trains by the policy of another one."""
+
+
+def arms_of(again: bool) -> dict[str, Mapping[str, object]]:
+    """Policies by the name of their arm.
+
+    Args:
+        again: whether those that stay on the host or learn are trained twice.
+    """
+    twice = (LEARNED, STATICS[0]) if again else ()
+    return {**POLICIES, **{f"{name}{_AGAIN}": POLICIES[name] for name in twice}}
+
+
+LIMIT = 1.02
+"""A step may take two per cent longer than with the best fixed placement."""
+
+CLAIM = 4.0
+"""Times as fast as this host the profile says that the second device is. Invented: a data sheet's
+peak against what small models reach differs by more."""
+
+_SCALED_UP = ("peak_fp32_flops", "peak_int8_ops", "memory_bytes_per_s")
+_HOST_MAIN = "ecorl.engines.host_main"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentionSchedule:
+    """Which steps of a block find the second device's core taken.
+
+    Attributes:
+        n_steps: timed steps of a block, a multiple of 4; one more before them is not timed.
+    """
+
+    n_steps: int
+
+    def is_contended(self, step: int) -> bool:
+        """Whether the core is taken in a step: in the second and third quarter of a block.
+
+        Args:
+            step: its number in the block; 0 is the one that is not timed.
+        """
+        quarter = self.n_steps // 4
+        return quarter < step <= 3 * quarter
+
+
+@dataclass(slots=True)
+class LiveBlocks:
+    """What the blocks showed.
+
+    Attributes:
+        best: the fixed placement that was best in the blocks of the tuning.
+        tuning_s: mean step of each tuning block by fixed placement, s.
+        step_s: mean step of each measured block by arm, s, round by round.
+        quiet_s, contended_s: the same of the steps in which the engines' core was theirs alone,
+            and of the others, by arm; of the tuning too.
+    """
+
+    best: str
+    tuning_s: Mapping[str, list[float]]
+    step_s: dict[str, list[float]]
+    quiet_s: Mapping[str, list[float]]
+    contended_s: Mapping[str, list[float]]
+
+
+def write_wrong_profile(path: Path) -> None:
+    """Write a profile of this host that claims to be `CLAIM` times as fast.
+
+    Args:
+        path: the TOML file.
+    """
+    host, figures = load_profile("host_cpu"), {}
+    for key, figure in host.figures.items():
+        factor = CLAIM if key in _SCALED_UP else 1.0 / CLAIM if key == "launch_s" else 1.0
+        told = "wrong on purpose: " if factor != 1.0 else ""
+        figures[key] = {
+            "value": figure.value * factor,
+            "unit": figure.unit,
+            "provenance": str(Provenance.MODELLED),
+            "source": f"{told}{figure.source}",
+        }
+    data = {"name": "second_core", "title": "A core that is said to be fast", "kind": "cpu"}
+    path.write_text(tomlkit.dumps({**data, "figures": figures}), "utf-8")
+
+
+# ---------------------------------------------------------------- cores
+
+
+def cores_gap() -> str | None:
+    """Say why this machine cannot give trainer and engine a core each; None where it can."""
+    if not hasattr(os, "sched_setaffinity"):
+        return "processes cannot be put on cores of their own here"
+    n_cores = len(os.sched_getaffinity(0))
+    return None if n_cores > 1 else "trainer and engine need a core each, and there is one"
+
+
+def own_cores() -> tuple[int, int]:
+    """Numbers of the trainer's and of the engine's core; `cores_gap` has found none."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[0], cores[-1]
+
+
+def take_cores(trainer_core: int, engine_core: int) -> int:
+    """Put this process and its engines' processes on their cores, all threads of them.
+
+    Args:
+        trainer_core: of this process.
+        engine_core: of the engines.
+
+    Returns:
+        Number of engine processes.
+    """
+    _pin(os.getpid(), trainer_core)
+    engines = [child.pid for child in psutil.Process().children() if _is_engine(child)]
+    for pid in engines:
+        _pin(pid, engine_core)
+    return len(engines)
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return _HOST_MAIN in process.cmdline()
+    return False
+
+
+def _pin(pid: int, core: int) -> None:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # a thread that has just ended
+            os.sched_setaffinity(int(task.name), {core})
+
+
+# ---------------------------------------------------------------- blocks
+
+
+class LiveBench:
+    """Runs blocks of steps of several trainings in turn.
+
+    Args:
+        arms: the trainings, by the name of their policy.
+        schedule: of the contention.
+        busy: takes the engines' core.
+    """
+
+    def __init__(
+        self, arms: Mapping[str, Turns], schedule: ContentionSchedule, busy: BusyCore
+    ) -> None:
+        self._arms, self._schedule, self._busy = arms, schedule, busy
+        self._quiet_s: dict[str, list[float]] = {}
+        self._contended_s: dict[str, list[float]] = {}
+
+    def warm_up(self, n_steps: int) -> None:
+        """Let each training make its first steps, contention included; they are not timed.
+
+        Args:
+            n_steps: how many, at least.
+        """
+        for name in self._arms:
+            for _ in range(-(-n_steps // (self._schedule.n_steps + 1))):
+                self._block_s(name)
+        for parts in (self._quiet_s, self._contended_s):
+            parts.update((name, []) for name in self._arms)
+
+    def measure(self, n_rounds: int, n_tuning: int, box: TimeBox) -> LiveBlocks:
+        """Choose the best fixed placement, then compare the policies with it.
+
+        Args:
+            n_rounds: rounds at most, an even number.
+            n_tuning: rounds of the tuning, an even number.
+            box: time for all of it.
+        """
+        tuning: dict[str, list[float]] = {name: [] for name in STATICS}
+        for order in balanced_order(STATICS, n_tuning):
+            for name in order:
+                tuning[name].append(self._block_s(name))
+        best = min(STATICS, key=lambda name: statistics.fmean(tuning[name]))
+        names = (LEARNED, best, LOOKAHEAD, f"{LEARNED}{_AGAIN}", f"{best}{_AGAIN}")
+        step_s: dict[str, list[float]] = {name: [] for name in names if name in self._arms}
+        for order in balanced_order(list(step_s), n_rounds, box):
+            for name in order:
+                step_s[name].append(self._block_s(name))
+        return LiveBlocks(best, tuning, step_s, self._quiet_s, self._contended_s)
+
+    def _block_s(self, name: str) -> float:
+        """Mean step of a block, s; its first step finds the caches of another training."""
+        schedule = self._schedule
+        try:
+            steps_s = self._arms[name].run(
+                schedule.n_steps + 1, lambda step: self._busy.switch(schedule.is_contended(step))
+            )
+        finally:
+            self._busy.switch(False)
+        for parts, when in ((self._quiet_s, False), (self._contended_s, True)):
+            found = [s for i, s in enumerate(steps_s) if i and schedule.is_contended(i) is when]
+            parts.setdefault(name, []).append(statistics.fmean(found))
+        return statistics.fmean(steps_s[1:])
+
+
+# ---------------------------------------------------------------- figures
+
+
+def offloaded_shares(run_dir: Path) -> dict[str, float]:
+    """Share of the executions of each stage that left the host, by the record of a training.
+
+    Args:
+        run_dir: folder of its record.
+    """
+    with LedgerReader(run_dir) as reader:
+        placed = [row.placement for row in reader.placements()]
+    found = {}
+    for stage in ("reward", "reference"):
+        of = [p.action is not Action.GPU for p in placed if p.stage == stage]
+        found[stage] = round(statistics.fmean(of), 3) if of else 0.0
+    return found
+
+
+def live_figures(blocks: LiveBlocks) -> list[Figure]:
+    """The ratios of the two policies to the best fixed placement, by pairs of a round.
+
+    Args:
+        blocks: as they were measured.
+    """
+    best_s = _rounds_s(blocks, blocks.best)
+    ratios = {name: round_ratios(_rounds_s(blocks, name), best_s) for name in (LEARNED, LOOKAHEAD)}
+    note = f"over {blocks.best}, block means of one round, median of the rounds"
+    return [
+        _ratio("policy.live_step_ratio", ratios[LEARNED], f"learned {note}"),
+        _high(ratios[LEARNED]),
+        _ratio("policy.live_lookahead_ratio", ratios[LOOKAHEAD], f"lookahead {note}"),
+        _again(blocks),
+        _disturbance(blocks),
+        Figure(
+            "policy.live_static_step_s", median(best_s), "s", MEASURED, spread_of(best_s), None,
+            f"mean step of a block with {blocks.best}, median of the rounds",
+        ),
+    ]  # fmt: skip
+
+
+def missing_figures(why: str) -> list[Figure]:
+    """The same figures without values.
+
+    Args:
+        why: the reason.
+    """
+    return [
+        missing("policy.live_step_ratio", "1", why),
+        missing("policy.live_step_ratio_high", "1", why, Target(high=LIMIT)),
+        missing("policy.live_lookahead_ratio", "1", why),
+        missing("policy.live_again_ratio", "1", why),
+        missing("policy.live_host_disturbance", "1", why),
+        missing("policy.live_static_step_s", "s", why),
+    ]
+
+
+def _ratio(id: str, ratios: Sequence[float], note: str) -> Figure:
+    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), None, note)
+
+
+def _rounds_s(blocks: LiveBlocks, name: str) -> list[float]:
+    """Mean step of a policy in each round, s, over its trainings."""
+    found = [blocks.step_s[arm] for arm in (name, f"{name}{_AGAIN}") if arm in blocks.step_s]
+    return [statistics.fmean(of_round) for of_round in zip(*found, strict=True)]
+
+
+def _again(blocks: LiveBlocks) -> Figure:
+    """How far two trainings of the same policy are apart."""
+    id, again = "policy.live_again_ratio", f"{blocks.best}{_AGAIN}"
+    if again not in blocks.step_s:
+        return missing(id, "1", f"{blocks.best} was trained once")
+    ratios = round_ratios(blocks.step_s[again], blocks.step_s[blocks.best])
+    note = (
+        f"{blocks.best} over itself, trained twice side by side: what a ratio means nothing below"
+    )
+    return _ratio(id, ratios, note)
+
+
+def _disturbance(blocks: LiveBlocks) -> Figure:
+    """How far the busy process slows the trainer itself: other programs then share its core."""
+    quiet_s, contended_s = blocks.quiet_s[STATICS[0]], blocks.contended_s[STATICS[0]]
+    note = (
+        "contended over quiet steps where nothing is offloaded, median of the blocks; above 1 the "
+        "machine was not this benchmark's alone, and the ratios say less"
+    )
+    return _ratio("policy.live_host_disturbance", round_ratios(contended_s, quiet_s), note)
+
+
+def _high(ratios: Sequence[float]) -> Figure:
+    id, limit = "policy.live_step_ratio_high", Target(high=LIMIT)
+    interval = bootstrap_interval(ratios)
+    if interval is None:
+        return missing(id, "1", "too few rounds for an interval", limit)
+    note = "upper end of the 95 % bootstrap interval of live_step_ratio over rounds"
+    return Figure(id, interval[1], "1", MEASURED, {"interval_95": list(interval)}, limit, note)

@@ -1,0 +1,156 @@
+"""Reading a demo run back from its ledger; commands that fail, hang or are not there."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.studies import demo_run, install
+from benchmarks.studies.demo_run import read_demo, run_logged
+from ecorl.errors import RunError
+from ecorl.ledger import LEDGER_FILE, Ledger
+from ecorl.records import (
+    Action,
+    BarrierWait,
+    FaultEvent,
+    FaultKind,
+    Provenance,
+    Stage,
+    StageResult,
+)
+
+
+def executed(ledger, stage, t_start_s, t_end_s):
+    ledger.result(
+        StageResult(
+            iteration=1, stage=stage, action=Action.GPU, device_ids=("gpu0",), device="h100",
+            t_start_s=t_start_s, t_end_s=t_end_s, time_s=t_end_s - t_start_s,
+            time_provenance=Provenance.MEASURED, host_time_s=t_end_s - t_start_s, wait_s=0.0,
+            n_sequences=4, n_tokens=40, n_output_tokens=20, energy=None,
+        )
+    )  # fmt: skip
+
+
+def make_run(folder, *, finish=True, waits=(1.0, 0.5)):
+    ledger = Ledger.create(folder / LEDGER_FILE, run_id="r", config_toml="", meta={})
+    executed(ledger, Stage.GENERATION, 100.0, 104.0)
+    executed(ledger, Stage.ACTOR_TRAIN, 105.0, 110.0)
+    executed(ledger, Stage.GENERATION, 110.0, 114.0)
+    executed(ledger, Stage.ACTOR_TRAIN, 115.0, 120.0)
+    for wait_s in waits:
+        ledger.barrier(BarrierWait(1, Stage.REWARD, wait_s, 4, 0, 0))
+    ledger.evaluation("correct", "before", [0.0, 0.0, 1.0, 0.0])
+    ledger.evaluation("correct", "after", [1.0, 0.0, 1.0, 1.0])
+    ledger.evaluation("rank_flip", "held_out", [0.0, 0.0, 0.0, 1.0])
+    ledger.fault(FaultEvent(1, FaultKind.ENGINE_TIMEOUT, "reward", "late", 4))
+    if finish:
+        ledger.event("finish", "")
+    ledger.close()
+
+
+def test_what_the_ledger_says(tmp_path):
+    make_run(tmp_path)
+    run = read_demo(tmp_path, 7, 33.0)
+    assert (run.seed, run.run_s, run.n_faults) == (7, 33.0, 1)
+    assert run.train_s == pytest.approx(20.0)
+    assert run.wait_share == pytest.approx(1.5 / 20.0)
+    gain = run.gains["correct"]
+    assert (gain.mean_before, gain.gain, gain.n_pairs) == (0.25, 0.5, 4)
+    assert set(run.gains) == {"correct"}
+    assert run.flips is not None
+    assert run.flips.share == 0.25
+
+
+def test_a_run_gets_its_settings_and_variables(tmp_path, monkeypatch):
+    seen = {}
+
+    def logged(command, log, *, timeout_s, environment):
+        seen.update(command=list(command), environment=environment)
+        make_run(tmp_path / "run")
+
+    monkeypatch.setattr(demo_run, "run_logged", logged)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("KEPT", "as it is")
+    run = demo_run.run_demo(
+        7, tmp_path, ("trainer.num_threads=2",), {"OMP_NUM_THREADS": "2", "ECORL_CACHE": "/other"}
+    )
+    assert run.seed == 7
+    assert seen["command"][-2:] == ["--set", "trainer.num_threads=2"]
+    assert "seed=7" in seen["command"]
+    assert seen["environment"]["OMP_NUM_THREADS"] == "2"
+    assert seen["environment"]["KEPT"] == "as it is"
+    assert seen["environment"]["ECORL_CACHE"] == str(tmp_path / "cache")  # always an empty one
+
+
+def test_a_missing_wait_makes_the_share_missing_and_not_smaller(tmp_path):
+    make_run(tmp_path, waits=(1.0, None))
+    assert read_demo(tmp_path, 7, 33.0).wait_share is None
+
+
+def test_a_run_that_did_not_finish_is_no_measurement(tmp_path):
+    make_run(tmp_path, finish=False)
+    with pytest.raises(RunError, match="did not finish"):
+        read_demo(tmp_path, 7, 33.0)
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def test_a_failing_command_says_its_last_line(tmp_path):
+    log = tmp_path / "log"
+    run_logged(python("print('fine')"), log, timeout_s=30)
+    assert log.read_text() == "fine\n"
+    with pytest.raises(RunError, match="code 3: no such model"):
+        run_logged(python("print('no such model'); raise SystemExit(3)"), log, timeout_s=30)
+    with pytest.raises(RunError, match="did not end in 0 s"):
+        run_logged(python("import time; time.sleep(20)"), log, timeout_s=0.3)
+    with pytest.raises(RunError, match="cannot be run"):
+        run_logged([str(tmp_path / "nothing")], log, timeout_s=30)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch, require_tool):
+    require_tool("git")
+    root = tmp_path / "checkout"
+    root.mkdir()
+    monkeypatch.setattr(install, "repository", lambda: root)
+
+    def git(*arguments):
+        names = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        run_logged(["git", *names, *arguments], tmp_path / "git.log", timeout_s=30, cwd=root)
+
+    return root, git
+
+
+def test_why_an_installation_cannot_be_measured(checkout):
+    root, git = checkout
+    assert "not a git checkout" in install.install_gap()
+    git("init", "-q")
+    assert "no target install" in install.install_gap()
+    (root / "Makefile").write_text("install:\n\techo\n")
+    assert "not committed" in install.install_gap()
+    with pytest.raises(RunError, match="not committed"):
+        install.measure_install(root.parent / "work")
+    git("add", "Makefile")
+    git("commit", "-qm", "one")
+    assert install.install_gap() is None
+
+
+def test_an_installation_runs_in_a_clone_without_this_environment(
+    checkout, tmp_path, require_tool, monkeypatch
+):
+    require_tool("make")
+    root, git = checkout
+    recipe = 'install:\n\tpwd > $(OUT)\n\techo "$$VIRTUAL_ENV$$PIP_NO_CACHE_DIR" >> $(OUT)\n'
+    (root / "Makefile").write_text(f"OUT := {tmp_path / 'out'}\n{recipe}")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    monkeypatch.setenv("VIRTUAL_ENV", "/somewhere")
+    monkeypatch.setenv("VENV", "/somewhere")
+    took = install.measure_install(tmp_path / "work")
+    assert took.clone_s > 0
+    assert took.install_s > 0
+    assert (tmp_path / "out").read_text().split() == [str(tmp_path / "work" / "clone"), "1"]

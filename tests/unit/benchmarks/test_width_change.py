@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.studies.trainer.elastic import WideTask, _judge
+from ecorl.trainer.elastic.records import StepDone, TrainingResult, WidthChange
+
+
+def result(*steps):
+    """A training of steps of (width, time since the one before)."""
+    done, now_s = [], 0.0
+    for number, (width, time_s) in enumerate(steps):
+        now_s += time_s
+        done.append(StepDone(number, 1.0, width, (0,), now_s, time_s))
+    changes = (WidthChange(0, 0, 1, 9.0, 9.0), WidthChange(4, 1, 2, 3.0, 0.0))
+    return TrainingResult(0, tuple(done), changes, (), 0, True)
+
+
+def test_the_stall_is_the_longest_gap_over_the_median_and_calibration_does_not_count():
+    steps = [
+        (1, 9.0),
+        (1, 8.0),
+        (1, 0.4),
+        (1, 0.4),
+        (2, 0.7),
+        (2, 0.2),
+        (2, 0.2),
+        (1, 0.5),
+        (1, 0.4),
+    ]
+    told = _judge(result(*steps), first=1, task=WideTask(n_hidden=4))
+    assert told.n_steps == 7
+    assert told.median_step_s == pytest.approx(0.4)
+    assert told.longest_s == pytest.approx(0.7)
+    assert told.stall_steps == pytest.approx(1.75)
+    assert told.stall_at_change_steps == pytest.approx(1.75)
+    assert told.median_by_width_s == pytest.approx({1: 0.4, 2: 0.2})
+    assert told.prepared_s == 3.0
+
+
+def test_a_stall_away_from_the_changes_counts_too():
+    steps = [(1, 1.0), (1, 0.4), (1, 0.4), (1, 2.0), (2, 0.4), (2, 0.4), (1, 0.4)]
+    told = _judge(result(*steps), first=0, task=WideTask(n_hidden=4))
+    assert told.stall_steps == pytest.approx(5.0)
+    assert told.stall_at_change_steps == pytest.approx(1.0)
