@@ -44,7 +44,7 @@ ledger = Ledger.create(Path(sys.argv[1]), run_id="r", config_toml="", meta={})
 ledger.event("start", "")
 for i in itertools.count():
     ledger.metric(i, "reward", float(i))
-    ledger.event("tick", "x" * 5000)
+    ledger.event("width", "x" * 5000)
     if i % 200 == 0 and ledger.flush():
         print(i, flush=True)
         sys.stdin.readline()
