@@ -187,7 +187,7 @@ os._exit(0)
 
 
 def test_a_change_that_was_cut_off_is_undone_in_a_copy(library, tmp_path):
-    """A resume brings files of earlier versions up to date, outside WAL mode."""
+    """A resume marks what it makes void before the file is in WAL mode again."""
     path = tmp_path / LEDGER_FILE
     with Ledger.create(path, run_id="r", config_toml="", meta={}) as ledger:
         for i in range(500):
