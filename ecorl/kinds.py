@@ -104,6 +104,18 @@ def place_name(kind: DeviceKind) -> str:
     return HOST_NAME if kind is DeviceKind.CPU else GPU_NAME
 
 
+def kind_in_name(device_id: str) -> DeviceKind:
+    """The kind of a device of which only the name is known.
+
+    Args:
+        device_id: as telemetry names devices: ``gpu0``, ``fpga0``, ``cpu0`` or ``dram0``, with or
+            without the machine's name and a slash before it; any other name counts as a GPU's.
+    """
+    kind = device_id.rpartition("/")[2].rstrip("0123456789")
+    named = {"cpu": DeviceKind.CPU, "dram": DeviceKind.CPU, "fpga": DeviceKind.FPGA}
+    return named.get(kind, DeviceKind.GPU)
+
+
 class EnergyMethod(StrEnum):
     """How the energy of a stage execution was found."""
 

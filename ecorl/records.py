@@ -39,6 +39,7 @@ from ecorl.kinds import GuardRefusal as GuardRefusal
 from ecorl.kinds import Provenance as Provenance
 from ecorl.kinds import Role as Role
 from ecorl.kinds import Stage as Stage
+from ecorl.kinds import kind_in_name as kind_in_name
 from ecorl.kinds import phase_after_step as phase_after_step
 from ecorl.kinds import place_name as place_name
 from ecorl.kinds import role_name_of as role_name_of

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.building import FROM_ACCOUNTING
-from ecorl.carbon.feeds.constant import ConstantFeed
 from ecorl.config import AccountingConfig
 from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
 from ecorl.ledger import AttemptRow, IntensityRow, LedgerReader, PueRow
@@ -99,8 +97,6 @@ class IntensityTimeline:
         ends_s: end of the newest record of each attempt, s since 1970: what counted last counts
             until then.
         pue: the power usage effectiveness over the same time.
-        before: a value, and the time, s since 1970, before which it counts where no row says
-            otherwise.
     """
 
     def __init__(
@@ -109,25 +105,22 @@ class IntensityTimeline:
         attempts: Sequence[AttemptRow],
         ends_s: Mapping[int, float],
         pue: PueTimeline,
-        before: tuple[Intensity, float] | None = None,
     ) -> None:
         known = [row for row in rows if row.value is not None]
-        told = [row.value for row in rows if row.value is not None]
-        self.values: tuple[Intensity, ...] = (*told, *([] if before is None else [before[0]]))
+        self.values: tuple[Intensity, ...] = tuple(
+            row.value for row in rows if row.value is not None
+        )
         numbers = {id(row): number for number, row in enumerate(known)}
         held = _held(rows, {a.attempt: a.unix_anchor_s - a.monotonic_anchor_s for a in attempts},
                      ends_s)  # fmt: skip
         cuts = [t for start_s, end_s, _ in held for t in (start_s, end_s)]
-        cuts += [t for value in told for t in (value.start_s, value.end_s)]
-        cuts += [] if before is None or math.isinf(before[1]) else [before[1]]
+        cuts += [t for value in self.values for t in (value.start_s, value.end_s)]
         self._cuts_s: NDArray[np.float64] = np.union1d(np.array(cuts, np.float64), pue.cuts_s)
         self._painted = np.full(len(self._cuts_s) + 1, _NOTHING, np.int64)
-        if before is not None:
-            self._painted[: int(np.searchsorted(self._cuts_s, before[1])) + 1] = len(told)
         for start_s, end_s, row in held:
             self._painted[self._slice(start_s, end_s)] = numbers.get(id(row), _NOTHING)
-        for number in sorted(range(len(told)), key=lambda i: told[i].fetched_s):
-            self._painted[self._slice(told[number].start_s, told[number].end_s)] = number
+        for number, value in sorted(enumerate(self.values), key=lambda pair: pair[1].fetched_s):
+            self._painted[self._slice(value.start_s, value.end_s)] = number
         per_kwh = np.array([v.g_per_kwh for v in self.values] + [math.nan], np.float64)
         shares = [v.renewable_share for v in self.values]
         renewable = np.array([math.nan if s is None else s for s in shares] + [math.nan])
@@ -299,12 +292,9 @@ def unknown_timelines() -> Timelines:
 def timelines(reader: LedgerReader, accounting: AccountingConfig | None) -> Timelines:
     """What a run's record tells of the intensities over its time.
 
-    Records of earlier versions have no intensities and no PUE: there, and in the attempts that such
-    a version made before a newer one went on, the constants of the config count.
-
     Args:
         reader: the run's record.
-        accounting: the constants; None without a config.
+        accounting: its PUE counts in attempts that recorded none; None without a config.
     """
     attempts, ends_s = reader.attempts(), reader.last_times()
     rows = [row for row in reader.intensities() if row.attempt in {a.attempt for a in attempts}]
@@ -316,15 +306,7 @@ def timelines(reader: LedgerReader, accounting: AccountingConfig | None) -> Time
     pue = PueTimeline(reader.pues(), attempts, None if accounting is None else accounting.pue)
     average = [row for row in rows if row.kind is AverageIntensity]
     marginal = [row for row in rows if row.kind is MarginalIntensity]
-    before = None
-    if accounting is not None:
-        told = {row.attempt for row in average}
-        feed = ConstantFeed(accounting.intensity_g_per_kwh, accounting.origin, name=FROM_ACCOUNTING)
-        until_s = min((a.unix_anchor_s for a in attempts if a.attempt in told), default=math.inf)
-        earlier = [a for a in attempts if a.unix_anchor_s < until_s]
-        if earlier:
-            before = (feed.read(earlier[0].unix_anchor_s), until_s)
     return Timelines(
-        IntensityTimeline(average, attempts, unix_ends_s, pue, before),
+        IntensityTimeline(average, attempts, unix_ends_s, pue),
         IntensityTimeline(marginal, attempts, unix_ends_s, pue) if marginal else None,
     )

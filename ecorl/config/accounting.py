@@ -78,8 +78,7 @@ class AccountingConfig(Model):
     @property
     def origin(self) -> str:
         """Where the two factors come from, for the report."""
-        if (self.pue, self.intensity_g_per_kwh) == (_PUE, _INTENSITY_G_PER_KWH):
-            return self.source or _DEFAULT_SOURCE
-        # Configs of earlier versions hold the default's source beside any factors.
-        stated = None if self.source == _DEFAULT_SOURCE else self.source
-        return stated or "given in the config, no source stated"
+        is_default = (self.pue, self.intensity_g_per_kwh) == (_PUE, _INTENSITY_G_PER_KWH)
+        return self.source or (
+            _DEFAULT_SOURCE if is_default else "given in the config, no source stated"
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import tomlkit
-from pydantic import AliasChoices, AwareDatetime, BaseModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AbstractTable, AoT, InlineTable
@@ -153,7 +153,7 @@ def _walk(loc: Sequence[Part], model: type[BaseModel]) -> _Place:
             continue
         parts = (*place.parts, part)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            field = _field(annotation, str(part))
+            field = annotation.model_fields.get(str(part))
             place = _place_of(parts, field) if field else _Place(parts, Any)
         elif get_origin(annotation) is tuple:
             place = _Place(parts, *plain_type(get_args(annotation)[0]))
@@ -162,15 +162,6 @@ def _walk(loc: Sequence[Part], model: type[BaseModel]) -> _Place:
         else:
             place = _Place(parts, Any)
     return place
-
-
-def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    """Find the field behind a key, which may be a former name of it."""
-    for name, field in model.model_fields.items():
-        alias = field.validation_alias
-        if key == name or (isinstance(alias, AliasChoices) and key in alias.choices):
-            return field
-    return None
 
 
 def _place_of(parts: tuple[Part, ...], field: FieldInfo) -> _Place:

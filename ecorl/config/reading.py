@@ -17,7 +17,6 @@ from typing import Any
 import tomlkit
 from pydantic import BaseModel, ValidationError
 
-from ecorl.config.devices import FORMER_KEYS
 from ecorl.config.mistakes import NOT_GIVEN, Mistake, explain, line_of
 from ecorl.config.run import Config
 from ecorl.errors import ConfigError
@@ -259,7 +258,7 @@ def parse_override(item: str) -> tuple[str, Any]:
 
 
 def apply_override(data: dict[str, Any], item: str, overridden: set[str]) -> None:
-    """Set what ``--set`` gives, in place of what a file says of the key by whichever name.
+    """Set what ``--set`` gives, in place of what a file says of the key.
 
     Args:
         data: the tables.
@@ -270,7 +269,6 @@ def apply_override(data: dict[str, Any], item: str, overridden: set[str]) -> Non
         ConfigError: when it is no ``dotted.key=value``, or a part of the key is a value.
     """
     key, value = parse_override(item)
-    _drop_other_name(data, key, overridden)
     set_dotted(data, key, value)
     overridden.add(key)
 
@@ -294,24 +292,6 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
             raise ConfigError(f"--set {key}", value, f"a key below a table; {part} is a value")
         node = child
     node[last] = value
-
-
-def _drop_other_name(data: dict[str, Any], key: str, overridden: Collection[str]) -> None:
-    """Drop what a file says of a key by its other name; what ``--set`` gave stays.
-
-    Args:
-        data: the tables.
-        key: dotted, about to be set.
-        overridden: the keys that were set before.
-    """
-    table, _, last = key.rpartition(".")
-    devices = data.get(table)
-    if table != "devices" or not isinstance(devices, dict):
-        return
-    for pair in FORMER_KEYS.items():
-        for name, other in (pair, pair[::-1]):
-            if name == last and f"{table}.{other}" not in overridden:
-                devices.pop(other, None)
 
 
 def _comes_from(override: str, found: Mistake) -> bool:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ecorl.edi.times import (
     TimeCell,
     by_readings,
     first_time,
-    known,
     moved,
     path_cost,
-    refuse_impossible,
-    refuse_unknown,
-    time_part,
     time_per_token,
     with_time,
 )
@@ -100,34 +95,3 @@ def mean_cost(
         energy_j = sum(c.mean_j_per_token * c.count for c in cells) / sum(c.count for c in cells)
         recent_j = by_readings([(c.recent_j_per_token, c.n_recent) for c in cells if c.n_recent])
     return path_cost(cells, energy_j, recent_j, batch, on_card=on_card)
-
-
-_CELL_KEYS = frozenset(field.name for field in fields(EdiCell))
-
-
-def cell_from(raw: Mapping[str, Any]) -> EdiCell:
-    """Restore a cell from its object in the JSON text.
-
-    Args:
-        raw: the object.
-
-    Raises:
-        DataError: when it holds what this program does not know.
-        KeyError, TypeError, ValueError: when it is not what this program writes.
-    """
-    refuse_unknown(raw, _CELL_KEYS)
-    cell = EdiCell(
-        **time_part(raw),
-        value_j_per_token=float(raw["value_j_per_token"]),
-        mean_j_per_token=float(raw["mean_j_per_token"]),
-        m2=float(raw["m2"]),
-        recent_j_per_token=known(raw, "recent_j_per_token"),
-    )
-    refuse_impossible(
-        cell,
-        cell.value_j_per_token,
-        cell.mean_j_per_token,
-        cell.m2,
-        cell.recent_j_per_token or 0.0,
-    )
-    return cell

@@ -7,15 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from ecorl.edi.cells import EdiCell, cell_from, cell_with, mean_cost
+from ecorl.edi.cells import EdiCell, cell_with, mean_cost
 from ecorl.edi.times import (
     AnyCell,
     CellKey,
     TimeCell,
     first_time,
     path_cost,
-    refuse_unknown,
-    time_cell_from,
+    restored,
     time_per_token,
     with_time,
 )
@@ -23,9 +22,6 @@ from ecorl.errors import ConfigError, DataError
 from ecorl.records import EdiReading, PathCost, Provenance, Stage
 
 _FORMAT = 3
-"""Format 1 had neither models nor variants: its cells are read with both empty. Formats 1 and 2 had
-none of the figures that leave out the first reading: they are read as missing. In format 3 the
-times of readings without energy may be absent: then there were none."""
 _STRENGTH = list(Provenance)
 _STAGES = list(Stage)
 
@@ -216,24 +212,25 @@ class EdiMatrix:
 
     @classmethod
     def from_json(cls, text: str) -> EdiMatrix:
-        """Restore a matrix, also one that an earlier version wrote.
+        """Restore a matrix.
 
         Raises:
             DataError: when the text is not what `to_json` writes.
         """
         try:
             data = json.loads(text)
-            if data["format"] not in range(1, _FORMAT + 1):
+            if data["format"] != _FORMAT:
                 raise DataError(
-                    f"EDI matrix: format {data['format']!r}, this program reads 1 to {_FORMAT}"
+                    f"EDI matrix: format {data['format']!r}, this ecorl reads {_FORMAT}"
                 )
-            refuse_unknown(data, _KEYS)
             matrix = cls(float(data["alpha"]), int(data["n_profiling"]))
             for raw in data["cells"]:
-                cell = cell_from(raw)
+                cell = restored(EdiCell, raw)
                 matrix._cells[cell.key] = cell
-            for raw in data.get("times", ()):
-                times = time_cell_from(raw)
+            for raw in data["times"]:
+                times = restored(TimeCell, raw)
+                if times.mean_time_s_per_token is None:
+                    raise ValueError(f"no time of {times.stage} on {times.device}")
                 matrix._times[times.key] = times
             matrix._models, matrix._timed = _models(matrix.cells()), _models(matrix.times())
         except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -270,6 +267,3 @@ def _order(cell: TimeCell) -> tuple[int, str, str, int, str]:
         _STAGES.index(cell.stage), cell.role_name, cell.device, _STRENGTH.index(cell.provenance),
         cell.variant,
     )  # fmt: skip
-
-
-_KEYS = frozenset({"format", "alpha", "n_profiling", "cells", "times"})

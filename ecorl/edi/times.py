@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from ecorl.errors import DataError
 from ecorl.records import EdiReading, PathCost, Provenance, Stage
 from ecorl.statistics import recent_weight
 
@@ -236,94 +235,25 @@ def _spread(cells: Sequence[TimeCell]) -> float:
 
 # ---------------------------------------------------------------- the JSON text
 
-_KEYS = frozenset(field.name for field in fields(TimeCell))
+_WORDS = ("stage", "device", "provenance", "role_name", "variant")
 
 
-def refuse_unknown(raw: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuse an object of the JSON text that holds what this program does not know.
-
-    Args:
-        raw: the object.
-        known: what it may hold.
-
-    Raises:
-        DataError: when it holds something else.
-    """
-    # What a later version adds may change what the figures mean, so it is not passed over.
-    unknown = sorted(set(raw) - known)
-    if unknown:
-        names = ", ".join(map(repr, unknown))
-        raise DataError(f"EDI matrix: holds {names}, which this program does not know")
-
-
-def time_cell_from(raw: Mapping[str, Any]) -> TimeCell:
-    """Restore a cell of times alone from its object in the JSON text.
+def restored(kind: type[AnyCell], raw: Mapping[str, Any]) -> AnyCell:
+    """Restore a cell from its object in the JSON text.
 
     Args:
+        kind: of the cell.
         raw: the object.
 
     Raises:
-        DataError: when it holds what this program does not know.
-        KeyError, TypeError, ValueError: when it is not what this program writes.
+        KeyError, TypeError, ValueError: when it is not what this program writes, or holds a count
+            or a figure that cannot be.
     """
-    refuse_unknown(raw, _KEYS)
-    cell = TimeCell(**time_part(raw))
-    refuse_impossible(cell, float(raw["mean_time_s_per_token"]))
-    return cell
-
-
-def time_part(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the fields of a cell from its object in the JSON text, but for those of energy.
-
-    Args:
-        raw: the object.
-
-    Raises:
-        KeyError, TypeError, ValueError: when it is not what this program writes.
-    """
-    return {
-        "stage": Stage(raw["stage"]),
-        "device": str(raw["device"]),
-        "provenance": Provenance(raw["provenance"]),
-        "count": int(raw["count"]),
-        # Matrices of earlier versions hold no times, and none of the figures after the first one.
-        "mean_time_s_per_token": known(raw, "mean_time_s_per_token"),
-        "role_name": str(raw.get("role_name", "")),
-        "variant": str(raw.get("variant", "")),
-        "recent_s_per_token": known(raw, "recent_s_per_token"),
-        "n_recent": int(raw.get("n_recent", 0)),
-        "mean_length": known(raw, "mean_length"),
-        "later_s_per_token": known(raw, "later_s_per_token"),
-        "m2_time": float(raw.get("m2_time", 0.0)),
-        "last_batch": None if (batch := raw.get("last_batch")) is None else int(batch),
-    }
-
-
-def refuse_impossible(cell: TimeCell, *more: float) -> None:
-    """Refuse a cell of which a count or a figure cannot be.
-
-    Args:
-        cell: the cell.
-        more: figures of its own beside those of time, J or s.
-
-    Raises:
-        ValueError: when one cannot be.
-    """
-    figures = (
-        cell.mean_time_s_per_token or 0.0, cell.recent_s_per_token or 0.0, cell.mean_length or 0.0,
-        cell.later_s_per_token or 0.0, cell.m2_time, *more,
-    )  # fmt: skip
+    words = {"stage": Stage(raw["stage"]), "provenance": Provenance(raw["provenance"])}
+    cell = kind(**{**raw, **words})
+    figures = {f: getattr(cell, f.name) for f in fields(cell) if f.name not in _WORDS}
+    known = [value for f, value in figures.items() if value is not None or f.default is not None]
     counts_fit = 0 <= cell.n_recent < cell.count
-    if not counts_fit or not all(math.isfinite(x) and x >= 0 for x in figures):
+    if not counts_fit or not all(math.isfinite(x) and x >= 0 for x in known):
         raise ValueError(f"a cell of {cell.stage} on {cell.device} holds impossible figures")
-
-
-def known(raw: Mapping[str, Any], name: str) -> float | None:
-    """Read a figure that may be missing.
-
-    Args:
-        raw: the object of the JSON text.
-        name: of the figure.
-    """
-    value = raw.get(name)
-    return None if value is None else float(value)
+    return cell

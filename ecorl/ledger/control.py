@@ -137,9 +137,7 @@ def _choice_row(c: GearChoice) -> Columns:
 
 
 def choice_of(row: sqlite3.Row) -> GearChoiceRow:
-    """The row of table ``gear_choice``; what version 6 did not know is missing."""
-    known = row.keys()
-    memory = row["memory"] if "memory" in known else None
+    """The row of table ``gear_choice``."""
     choice = GearChoice(
         decided_s=float(row["decided_unix_s"]),
         command=Command(row["command"]),
@@ -152,11 +150,12 @@ def choice_of(row: sqlite3.Row) -> GearChoiceRow:
         threshold_g_per_kwh=row["threshold_g_per_kwh"],
         width=row["width"],
         gear=None if row["gear"] is None else Gear(row["gear"]),
-        price_g_per_token=row["price_g_per_token"] if "price_g_per_token" in known else None,
-        price_g_per_step=row["price_g_per_step"] if "price_g_per_step" in known else None,
-        clock_share=row["clock_share"] if "clock_share" in known else None,
+        price_g_per_token=row["price_g_per_token"],
+        price_g_per_step=row["price_g_per_step"],
+        clock_share=row["clock_share"],
     )
-    return GearChoiceRow(row["attempt"], row["t_s"], choice, json.loads(memory) if memory else {})
+    memory = {} if row["memory"] is None else json.loads(row["memory"])
+    return GearChoiceRow(row["attempt"], row["t_s"], choice, memory)
 
 
 def pue_of(row: sqlite3.Row) -> PueRow:

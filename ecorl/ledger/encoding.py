@@ -6,11 +6,9 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from ecorl.ledger.rows import BarrierRow, DeviceRecord, DeviceRow, FaultRow, NodeRecord, NodeRow
-from ecorl.ledger.versions import kind_in_name, refusal_in_reason
 from ecorl.records import (
     Action,
     ActionCost,
@@ -25,12 +23,11 @@ from ecorl.records import (
     Stage,
     StageEnergy,
     StageResult,
+    kind_in_name,
 )
 
 Columns = dict[str, Any]
 """One row: values by column name."""
-
-_Enum = TypeVar("_Enum", bound=StrEnum)
 
 
 def number(value: float | None) -> float | None:
@@ -59,7 +56,7 @@ def fault_of(row: sqlite3.Row) -> FaultRow:
         superseded=bool(row["superseded"]),
         iteration=row["iteration"],
         t_s=row["t_s"],
-        kind=known_or_text(FaultKind, row["kind"]),
+        kind=_fault_kind(row["kind"]),
         where=row["place"],
         detail=row["detail"],
         n_rows=row["n_rows"],
@@ -93,9 +90,9 @@ def barrier_of(row: sqlite3.Row) -> BarrierRow:
         n_rows=row["n_rows"],
         n_missing=row["n_missing"],
         n_late=row["n_late"],
-        n_duplicates=_if_there(row, "n_duplicates"),
-        n_unknown=_if_there(row, "n_unknown"),
-        role_name=_if_there(row, "role_name") or "",
+        n_duplicates=row["n_duplicates"],
+        n_unknown=row["n_unknown"],
+        role_name=row["role_name"] or "",
     )
 
 
@@ -119,11 +116,6 @@ def node_of(row: sqlite3.Row) -> NodeRow:
 def _text(value: str | None) -> str | None:
     """A text, or None for None and for the empty one, which says as much."""
     return str(value) if value else None
-
-
-def _if_there(row: sqlite3.Row, column: str) -> Any:
-    """The value of a column that ledgers of earlier versions lack; None there."""
-    return row[column] if column in row.keys() else None  # noqa: SIM118 (`in` asks for a value)
 
 
 def placement_row(p: Placement) -> Columns:
@@ -171,15 +163,9 @@ def placement_of(row: sqlite3.Row) -> Placement:
         policy=row["policy"],
         reason=row["reason"],
         costs=costs,
-        refusal=_refusal_of(row),
-        role_name=_if_there(row, "role_name") or "",
+        refusal=None if row["refusal"] is None else GuardRefusal(row["refusal"]),
+        role_name=row["role_name"] or "",
     )
-
-
-def _refusal_of(row: sqlite3.Row) -> GuardRefusal | None:
-    if "refusal" not in row.keys():  # noqa: SIM118 (a row's `in` asks for a value)
-        return refusal_in_reason(Action(row["action"]), row["reason"])
-    return None if row["refusal"] is None else GuardRefusal(row["refusal"])
 
 
 def _or_nan(value: float | None) -> float:
@@ -196,15 +182,10 @@ def _split(column: str) -> tuple[str, ...]:
     return tuple(column.split("+"))
 
 
-def known_or_text(enum: type[_Enum], text: str) -> _Enum | str:
-    """The member of an enum with this value, or the text itself when there is none.
-
-    Args:
-        enum: the kinds that this version knows.
-        text: a column's value; an exception's class name, or a kind of another version.
-    """
+def _fault_kind(text: str) -> FaultKind | str:
+    """The kind of a fault; the text itself, an exception's class name, where it is none."""
     try:
-        return enum(text)
+        return FaultKind(text)
     except ValueError:
         return text
 
@@ -272,12 +253,12 @@ def result_of(row: sqlite3.Row) -> StageResult:
         n_output_tokens=row["n_output_tokens"],
         energy=_energy_of(row),
         n_rows_fallback=row["n_rows_fallback"],
-        fault=None if row["fault"] is None else known_or_text(FaultKind, row["fault"]),
-        role_name=_if_there(row, "role_name") or "",
-        node=_if_there(row, "node"),
-        gear=_if_there(row, "gear"),
-        width=_if_there(row, "width"),
-        clock_mhz=_if_there(row, "clock_mhz"),
+        fault=None if row["fault"] is None else _fault_kind(row["fault"]),
+        role_name=row["role_name"] or "",
+        node=row["node"],
+        gear=row["gear"],
+        width=row["width"],
+        clock_mhz=row["clock_mhz"],
     )
 
 
@@ -314,7 +295,7 @@ def device_row(d: DeviceRecord) -> Columns:
 
 def device_of(row: sqlite3.Row) -> DeviceRow:
     """The record of a row of table ``device``."""
-    kind = _if_there(row, "kind")
+    kind = row["kind"]
     return DeviceRow(
         attempt=row["attempt"],
         device_id=row["device_id"],

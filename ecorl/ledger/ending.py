@@ -26,7 +26,7 @@ class RunEnding(StrEnum):
     NO_END = "no end recorded"  # and it cannot be told from here whether it is still running
 
 
-_ENDINGS: dict[EventKind | str, RunEnding] = {
+_ENDINGS: dict[EventKind, RunEnding] = {
     EventKind.FINISH: RunEnding.FINISHED,
     EventKind.STOP: RunEnding.STOPPED,
     EventKind.FAILURE: RunEnding.FAILED,

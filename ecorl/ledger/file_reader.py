@@ -42,14 +42,17 @@ from ecorl.ledger.rows import (
     SampleErrorRow,
 )
 from ecorl.ledger.samples import SELECT_SECONDS
-from ecorl.ledger.versions import WITH_CONTROL, WITH_GRID, WITH_NODES, check_version
+from ecorl.ledger.schema import check_version
 from ecorl.records import FOREIGN_COUNTER, EventKind, Provenance, StageResult
 
 _RAW = (
     "SELECT attempt, device_id, provenance, source, t_s, power_w, energy_j, utilisation, error "
     "FROM raw_sample JOIN series ON series.id = series_id"
 )
-_TIMED = ("event", "checkpoint", "placement", "barrier", "fault", "evaluation", "edi")
+_TIMED = (
+    "event", "checkpoint", "placement", "barrier", "fault", "evaluation", "edi", "intensity",
+    "gear_choice",
+)  # fmt: skip
 """Tables whose rows hold the time at which they were written."""
 
 _POWER = ("series", "power_second", "power_block", "power_open", "raw_sample")
@@ -111,7 +114,7 @@ class FileReader:
         try:
             self._connection, self._copy = open_for_reading(self.path)
             self._connection.row_factory = sqlite3.Row
-            self._version = check_version(self._connection, self.path)
+            check_version(self._connection, self.path)
             self._last_times = None
             self._sound.clear()
             self._connection.execute("BEGIN")
@@ -206,47 +209,32 @@ class FileReader:
         """Starts and resumes, in order."""
         return [AttemptRow(*r) for r in self._rows("SELECT * FROM attempt ORDER BY attempt")]
 
-    def nodes(self) -> list[NodeRow]:
-        """The machines of each attempt; none in a ledger of a version that knew one alone."""
-        return self._nodes() if self._version >= WITH_NODES else []
-
     @_reads("node")
-    def _nodes(self) -> list[NodeRow]:
+    def nodes(self) -> list[NodeRow]:
+        """The machines of each attempt."""
         rows = self._rows("SELECT * FROM node ORDER BY attempt, node")
         return [encoding.node_of(r) for r in rows]
 
-    def intensities(self) -> list[IntensityRow]:
-        """What was known of the grid's intensity, in order; nothing in a ledger without it."""
-        return self._intensities() if self._version >= WITH_GRID else []
-
     @_reads("intensity")
-    def _intensities(self) -> list[IntensityRow]:
+    def intensities(self) -> list[IntensityRow]:
+        """What was known of the grid's intensity, in order."""
         return [control.intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
 
-    def choices(self) -> list[GearChoiceRow]:
-        """Decisions about the training stage, in order; nothing in a ledger without them."""
-        return self._choices() if self._version >= WITH_CONTROL else []
-
     @_reads("gear_choice")
-    def _choices(self) -> list[GearChoiceRow]:
+    def choices(self) -> list[GearChoiceRow]:
+        """Decisions about the training stage, in order."""
         return [control.choice_of(r) for r in self._rows("SELECT * FROM gear_choice ORDER BY id")]
 
-    def pues(self) -> list[PueRow]:
-        """The power usage effectiveness over time, in order; nothing in a ledger without it."""
-        return self._pues() if self._version >= WITH_CONTROL else []
-
     @_reads("pue")
-    def _pues(self) -> list[PueRow]:
+    def pues(self) -> list[PueRow]:
+        """The power usage effectiveness over time, in order."""
         return [control.pue_of(r) for r in self._rows("SELECT * FROM pue ORDER BY id")]
 
     @_reads("event")
     def events(self) -> list[EventRow]:
         """What was noted about the course of the run, in order."""
         sql = "SELECT attempt, t_s, kind, detail FROM event ORDER BY id"
-        return [
-            EventRow(r[0], r[1], encoding.known_or_text(EventKind, r[2]), r[3])
-            for r in self._rows(sql)
-        ]
+        return [EventRow(r[0], r[1], EventKind(r[2]), r[3]) for r in self._rows(sql)]
 
     @_reads("checkpoint")
     def checkpoints(self) -> list[CheckpointRow]:
@@ -262,10 +250,7 @@ class FileReader:
         """
         if self._last_times is not None:
             return dict(self._last_times)
-        later = ["intensity"] if self._version >= WITH_GRID else []
-        later += ["gear_choice"] if self._version >= WITH_CONTROL else []
-        self._check_types(later)
-        parts = [f"SELECT attempt, t_s AS t FROM {table}" for table in (*_TIMED, *later)]
+        parts = [f"SELECT attempt, t_s AS t FROM {table}" for table in _TIMED]
         parts += [
             "SELECT attempt, t_s FROM raw_sample",
             "SELECT attempt, end_t_s FROM execution",

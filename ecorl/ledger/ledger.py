@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.files import made_folder
-from ecorl.ledger import connections, encoding, versions
+from ecorl.ledger import connections, encoding
 from ecorl.ledger.control import ControlRecord
 from ecorl.ledger.damage import one_line
 from ecorl.ledger.drops import told_drops
@@ -25,6 +25,7 @@ from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
+from ecorl.ledger.schema import check_version
 from ecorl.ledger.statements import insert, insert_attempt, printable, supersede
 from ecorl.ledger.writer import Drops, RowWriter, Write
 from ecorl.records import (
@@ -188,12 +189,11 @@ class Ledger:
             with contextlib.closing(
                 connections.connect_for_writing(path, alone=alone)
             ) as connection:
-                version = versions.check_version(connection, path)
+                check_version(connection, path)
                 (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
                     raise LedgerError(f"{path}: damaged ({one_line(verdict)})")
                 connection.execute("BEGIN IMMEDIATE")
-                versions.upgrade(connection, version)
                 (attempt,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
                 if attempt is None:
                     raise LedgerError(f"{path}: damaged (it holds no attempt)")

@@ -129,8 +129,8 @@ class BarrierRow:
         n_rows: rows that the barrier waited for.
         n_missing: rows without an answer when the wait ended; the exact path answers them.
         n_late: rows whose answer came after the deadline.
-        n_duplicates: rows delivered beyond the first for an id; None where they were not counted.
-        n_unknown: rows that nobody asked for; None where they were not counted.
+        n_duplicates: rows delivered beyond the first for an id.
+        n_unknown: rows that nobody asked for.
         role_name: which of the stage's models was waited for; empty where it has only one.
     """
 
@@ -143,8 +143,8 @@ class BarrierRow:
     n_rows: int
     n_missing: int
     n_late: int
-    n_duplicates: int | None = None
-    n_unknown: int | None = None
+    n_duplicates: int = 0
+    n_unknown: int = 0
     role_name: str = ""
 
     @property
@@ -255,14 +255,14 @@ class EdiRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """A note about the course of the run; a ``kind`` of another version stays a text.
+    """A note about the course of the run.
 
     ``node`` is the machine that recorded it; None where its file names none.
     """
 
     attempt: int
     t_s: float
-    kind: EventKind | str
+    kind: EventKind
     detail: str
     node: str | None = None
 

@@ -23,70 +23,15 @@ run lives and back in one file once it is closed. Conventions:
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
+
+from ecorl.errors import LedgerError
 
 SCHEMA_VERSION = 7
-"""``PRAGMA user_version``; raised with every change of the tables (see
-`ecorl.ledger.versions` for the earlier ones that can still be read)."""
+"""``PRAGMA user_version``; raised with every change of the tables. No other version is read."""
 
 APPLICATION_ID = 0x45434F4C
 """``PRAGMA application_id``: the letters ECOL."""
-
-NEW_TABLES = (
-    """
--- The machines of each attempt. file: where the machine's own record lies, relative to the run
--- folder (NULL: this file is its record); offset_s: its monotonic clock minus the head's, measured
--- at t_s of the head's, to within offset_error_s; lost: why its record could not be fetched
--- (NULL: it is there).
-CREATE TABLE node (
-  attempt INTEGER NOT NULL, node TEXT NOT NULL, file TEXT, offset_s REAL, offset_error_s REAL,
-  t_s REAL, lost TEXT, PRIMARY KEY (attempt, node)) WITHOUT ROWID;
-""",
-    """
--- The processes that tell the head what to record, and the number of the newest of their notes
--- that is in this file: a head that was killed is told again what came after it, and only that.
-CREATE TABLE teller (
-  attempt INTEGER NOT NULL, teller TEXT NOT NULL, number INTEGER NOT NULL,
-  PRIMARY KEY (attempt, teller)) WITHOUT ROWID;
-""",
-)
-"""The tables that version 4 brought."""
-
-GRID_TABLES = (
-    """
--- What counted as the grid's intensity from t_s on, on the head. kind: average or marginal; all
--- else NULL: nothing was known from then on. start_unix_s, fetched_unix_s: s since 1970; gas: what
--- the grams are of; mix: a JSON object of each fuel's share (NULL: the feed told none).
-CREATE TABLE intensity (
-  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, kind TEXT NOT NULL,
-  feed TEXT, start_unix_s REAL, interval_s REAL, g_per_kwh REAL, gas TEXT, basis TEXT, scope TEXT,
-  factors TEXT, is_estimated INTEGER, fetched_unix_s REAL, provenance TEXT, mix TEXT);
-""",
-)
-"""The tables that version 5 brought."""
-
-CONTROL_TABLES = (
-    """
--- Decisions about the training stage, each where it differs from the one before, on the head.
--- command: run, pause or stop; why: what it goes by; g_per_kwh, feed: the intensity that it goes by
--- (NULL: unknown); width, gear: what they become (NULL: as they are); price_g_per_token,
--- price_g_per_step: what one more is worth (NULL: no price); clock_share: the clock that is asked
--- for, as a share of the highest (NULL: as it is); memory: what the controller goes on from after a
--- resume, a JSON object (NULL: nothing).
-CREATE TABLE gear_choice (
-  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, decided_unix_s REAL NOT NULL,
-  command TEXT NOT NULL, why TEXT NOT NULL, controller TEXT NOT NULL, reason TEXT NOT NULL,
-  look_again_unix_s REAL NOT NULL, g_per_kwh REAL, feed TEXT, threshold_g_per_kwh REAL,
-  width INTEGER, gear TEXT, price_g_per_token REAL, price_g_per_step REAL, clock_share REAL,
-  memory TEXT);
-""",
-    """
--- The power usage effectiveness that counted from start_unix_s on, s since 1970, on the head; NULL:
--- none is known from then on.
-CREATE TABLE pue (
-  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, start_unix_s REAL NOT NULL, pue REAL);
-""",
-)
-"""The tables that version 6 brought; version 7 added the last four columns of the first."""
 
 TABLES = """
 -- One row: what ran.
@@ -124,7 +69,7 @@ CREATE TABLE execution (
   superseded INTEGER NOT NULL DEFAULT 0,
   node TEXT, role_name TEXT, gear TEXT, width INTEGER, clock_mhz INTEGER);
 -- One row per completion barrier at which the training thread stood. n_duplicates: rows delivered
--- beyond the first for an id, n_unknown: rows that nobody asked for (NULL: not counted).
+-- beyond the first for an id, n_unknown: rows that nobody asked for.
 CREATE TABLE barrier (
   id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, iteration INTEGER NOT NULL, t_s REAL NOT NULL,
   stage TEXT NOT NULL, wait_s REAL, n_rows INTEGER NOT NULL, n_missing INTEGER NOT NULL,
@@ -191,6 +136,41 @@ CREATE TABLE sample_error (
   attempt INTEGER NOT NULL, series_id INTEGER NOT NULL, error TEXT NOT NULL, n INTEGER NOT NULL,
   first_t_s REAL NOT NULL, last_t_s REAL NOT NULL,
   PRIMARY KEY (attempt, series_id, error)) WITHOUT ROWID;
+-- The machines of each attempt. file: where the machine's own record lies, relative to the run
+-- folder (NULL: this file is its record); offset_s: its monotonic clock minus the head's, measured
+-- at t_s of the head's, to within offset_error_s; lost: why its record could not be fetched
+-- (NULL: it is there).
+CREATE TABLE node (
+  attempt INTEGER NOT NULL, node TEXT NOT NULL, file TEXT, offset_s REAL, offset_error_s REAL,
+  t_s REAL, lost TEXT, PRIMARY KEY (attempt, node)) WITHOUT ROWID;
+-- The processes that tell the head what to record, and the number of the newest of their notes
+-- that is in this file: a head that was killed is told again what came after it, and only that.
+CREATE TABLE teller (
+  attempt INTEGER NOT NULL, teller TEXT NOT NULL, number INTEGER NOT NULL,
+  PRIMARY KEY (attempt, teller)) WITHOUT ROWID;
+-- What counted as the grid's intensity from t_s on, on the head. kind: average or marginal; all
+-- else NULL: nothing was known from then on. start_unix_s, fetched_unix_s: s since 1970; gas: what
+-- the grams are of; mix: a JSON object of each fuel's share (NULL: the feed told none).
+CREATE TABLE intensity (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, kind TEXT NOT NULL,
+  feed TEXT, start_unix_s REAL, interval_s REAL, g_per_kwh REAL, gas TEXT, basis TEXT, scope TEXT,
+  factors TEXT, is_estimated INTEGER, fetched_unix_s REAL, provenance TEXT, mix TEXT);
+-- Decisions about the training stage, each where it differs from the one before, on the head.
+-- command: run, pause or stop; why: what it goes by; g_per_kwh, feed: the intensity that it goes by
+-- (NULL: unknown); width, gear: what they become (NULL: as they are); price_g_per_token,
+-- price_g_per_step: what one more is worth (NULL: no price); clock_share: the clock that is asked
+-- for, as a share of the highest (NULL: as it is); memory: what the controller goes on from after a
+-- resume, a JSON object (NULL: nothing).
+CREATE TABLE gear_choice (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, t_s REAL NOT NULL, decided_unix_s REAL NOT NULL,
+  command TEXT NOT NULL, why TEXT NOT NULL, controller TEXT NOT NULL, reason TEXT NOT NULL,
+  look_again_unix_s REAL NOT NULL, g_per_kwh REAL, feed TEXT, threshold_g_per_kwh REAL,
+  width INTEGER, gear TEXT, price_g_per_token REAL, price_g_per_step REAL, clock_share REAL,
+  memory TEXT);
+-- The power usage effectiveness that counted from start_unix_s on, s since 1970, on the head; NULL:
+-- none is known from then on.
+CREATE TABLE pue (
+  id INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, start_unix_s REAL NOT NULL, pue REAL);
 """
 
 SUPERSEDED_TABLES = ("placement", "execution", "barrier", "fault", "metric", "checkpoint")
@@ -199,8 +179,29 @@ SUPERSEDED_TABLES = ("placement", "execution", "barrier", "fault", "metric", "ch
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Lay out an empty file; the caller commits."""
-    connection.executescript(
-        f"BEGIN; {TABLES} {' '.join((*NEW_TABLES, *GRID_TABLES, *CONTROL_TABLES))} COMMIT;"
-    )
+    connection.executescript(f"BEGIN; {TABLES} COMMIT;")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def check_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that is no ledger, or one of another version.
+
+    Args:
+        connection: to the file.
+        path: its path, for the message.
+
+    Raises:
+        LedgerError: with one line that names the file.
+    """
+    try:
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: not a readable ledger ({error})") from error
+    if application_id != APPLICATION_ID:
+        raise LedgerError(f"{path}: an SQLite file, but not a ledger of ecorl (or an empty one)")
+    if version != SCHEMA_VERSION:
+        raise LedgerError(
+            f"{path}: ledger version {version}, this ecorl reads version {SCHEMA_VERSION}"
+        )

@@ -119,9 +119,7 @@ def build_report(reader: LedgerReader, known: RunConfig) -> Report:
         telemetry=tuple(telemetry),
         timeline=device_parts.timeline(executions, barriers),
         power=tuple(traces),
-        notes=notes(
-            executions, spent, replayed, ran.path, nodes, (p.placement.reason for p in placements)
-        )
+        notes=notes(executions, spent, replayed, nodes)
         + carbon_notes(emitted, spent.accounting, pauses)
         + gear_notes(geared),
         nodes=nodes,

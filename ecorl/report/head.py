@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from ecorl.config import Config, FilesTask
 from ecorl.devices import load_profile, profile_names
 from ecorl.ledger import DeviceRow, ExecutionRow, LedgerReader, RunRow
-from ecorl.ledger.versions import kind_in_name
-from ecorl.records import DeviceKind, place_name
+from ecorl.records import DeviceKind, kind_in_name, place_name
 from ecorl.report.energy.spans import Span, length
 from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import Head

@@ -101,8 +101,7 @@ class NodeFacts:
 class BarrierSummary:
     """Waits of the training thread, s, measured; percentiles over the waits that have a figure.
 
-    ``n_duplicates`` and ``n_unknown`` are None where no wait counted rows that were delivered twice
-    or that nobody asked for.
+    ``n_duplicates`` and ``n_unknown`` are None without a wait.
     """
 
     n_waits: int

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ecorl.grid import provenance_label
 from ecorl.ledger import ExecutionRow
-from ecorl.records import HOST_NAME, Action, Role
+from ecorl.records import Action, Role
 from ecorl.report.energy.carbon_model import Footprint, IntensityFacts, PauseSummary
 from ecorl.report.energy.model import Accounting, CardTimeline, Spending
 from ecorl.report.model import NodeFacts
@@ -46,9 +46,7 @@ def notes(
     executions: Sequence[ExecutionRow],
     spending: Spending,
     timeline: CardTimeline | None,
-    path: str,
     nodes: Sequence[NodeFacts] = (),
-    reasons: Iterable[str] = (),
 ) -> tuple[str, ...]:
     """Choose the notes that apply to this run.
 
@@ -56,9 +54,7 @@ def notes(
         executions: stage executions of the run.
         spending: where the joules went.
         timeline: the run without the simulation's time; None without a simulated card.
-        path: what the report calls the framework's devices.
         nodes: the machines of the run; empty where there is only one.
-        reasons: of its decisions, as they were recorded.
     """
     found = list(_ALWAYS)
     found += _of_machines(executions, nodes)
@@ -77,11 +73,6 @@ def notes(
             "the one that the card's modelled times give, one card serving its calls in the "
             "order of submission. The work of this machine itself is taken as measured, though "
             "the simulation shared it."
-        )
-    if path == HOST_NAME and any("GPU" in reason for reason in reasons):
-        found.append(
-            "Some reasons of decisions were recorded by an earlier version of ecorl, which called "
-            "the GPU what this report calls the host."
         )
     if any(e.result.n_rows_fallback for e in executions):
         found.append(

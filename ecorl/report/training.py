@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -87,15 +87,9 @@ def barrier_summary(barriers: Sequence[BarrierRow]) -> BarrierSummary:
         n_missing=sum(b.n_missing for b in barriers),
         n_late=sum(b.n_late for b in barriers),
         waits_s=tuple(waits),
-        n_duplicates=_counted(b.n_duplicates for b in barriers),
-        n_unknown=_counted(b.n_unknown for b in barriers),
+        n_duplicates=sum(b.n_duplicates for b in barriers) if barriers else None,
+        n_unknown=sum(b.n_unknown for b in barriers) if barriers else None,
     )
-
-
-def _counted(counts: Iterable[int | None]) -> int | None:
-    """Sum of the counts that there are; None where nothing was counted."""
-    known = [n for n in counts if n is not None]
-    return sum(known) if known else None
 
 
 def _newest(evaluations: Sequence[EvaluationRow]) -> dict[str, dict[str, EvaluationRow]]:

@@ -104,7 +104,10 @@ def place(state: SchedulerState, policy: Policy, guards: Guards) -> Placement:
 
 def _ask(policy: Policy, state: SchedulerState) -> Proposal:
     try:
-        return Proposal.read(policy.propose(state))
+        proposal: object = policy.propose(state)
+        if not isinstance(proposal, Proposal) or not isinstance(proposal.action, Action):
+            raise TypeError(f"{proposal!r} is no Proposal of an Action")
+        return proposal
     except _POLICY_FAULTS as error:
         log.warning("policy %s failed on %s: %s", policy.name, state.stage, error)
         why = f"the policy failed ({type(error).__name__}: {error})"

@@ -59,22 +59,6 @@ class Proposal:
     costs: tuple[ActionCost, ...] = ()
     refusal: GuardRefusal | None = None
 
-    @classmethod
-    def read(cls, answer: Proposal | LegacyProposal) -> Proposal:
-        """Return a policy's answer as a `Proposal`, whichever of its two forms it has.
-
-        Raises:
-            TypeError, ValueError: when it is neither, or names no action.
-        """
-        if isinstance(answer, Proposal):
-            return answer
-        action, reason, costs = answer
-        return cls(Action(action), str(reason), tuple(costs))
-
-
-LegacyProposal = tuple[Action, str, tuple[ActionCost, ...]]
-"""Action, reason and costs: the form in which third-party policies answered before `Proposal`."""
-
 
 @runtime_checkable
 class Policy(Protocol):
@@ -82,7 +66,7 @@ class Policy(Protocol):
 
     name: str
 
-    def propose(self, state: SchedulerState) -> Proposal | LegacyProposal:
+    def propose(self, state: SchedulerState) -> Proposal:
         """Propose an action, with a reason and what each action is expected to cost."""
         ...
 
@@ -205,7 +189,7 @@ class Profiling:
         if profiling and may_leave_gpu(state.stage):
             reason = f"profiling: run on the {state.place} this time, to learn its cost there"
             return Proposal(Action.GPU, reason)
-        proposal = Proposal.read(self._inner.propose(state))
+        proposal = self._inner.propose(state)
         if self._explores and state.batch < self._n_profiling and may_leave_gpu(state.stage):
             reason = "profiling: run on the card this time, to learn its cost there"
             return Proposal(Action.CONCURRENT, reason, proposal.costs)

@@ -114,7 +114,7 @@ def _make(folder: Path, recipe: Recipe, seed: int, console: Console) -> None:
         (temporary / RECORD).write_text(json.dumps(record, indent=1), "utf-8")
         if (folder / RECORD).is_file():
             return  # another process was quicker; what it made is the same and may be in use
-        if folder.exists():  # an incomplete folder of an older version
+        if folder.exists():  # a file of it was removed
             shutil.rmtree(folder)
         temporary.replace(folder)
     except OSError as error:

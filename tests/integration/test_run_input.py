@@ -80,7 +80,7 @@ def test_mistakes_in_paths_and_files_are_told_without_torch(config_file, tmp_pat
         f"devices.gpu=/tmp/{'b' * 300}": "cannot be read (File name too long)",
         "algorithm=ppo": "algorithm = 'ppo'",
         "devices.gpu=/nowhere": "devices.gpu",
-        "devices.fpga=/nowhere": "devices.accelerator",
+        "devices.accelerator=/nowhere": "devices.accelerator",
         "devices.accelerator=l4": "devices.accelerator",
         'engine.offload={type="torch", device="cuda:900"}': "devices.accelerator",
         "accounting.pue_csv=/nowhere": "accounting.pue_csv",

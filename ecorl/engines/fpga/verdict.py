@@ -1,8 +1,7 @@
 """The verdict of a validation: whether a model may be offloaded in INT8.
 
 ``ecorl fpga validate`` writes it beside the checkpoint, `FpgaEngine` enforces it: a refusal of the
-same weights is an error; one of other weights or kernels, or of a reward that was read at another
-token, is stale and only logged.
+same weights is an error; one of other weights or kernels is stale and only logged.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 VERDICT_FILE = "ecorl_int8.json"
 LAST_NO_PAD = "last_no_pad"
-"""Where rewards are read; see `reward_position`. Verdicts that do not say it read the last one."""
+"""Where rewards are read; see `reward_position`. A verdict of another place is none."""
 
 DEFAULT_BUDGET = 0.03
 """Largest share of flipped pairs: the paper's budget for training noise (section 3.3)."""
@@ -122,7 +121,8 @@ def obey(checkpoint: DecoderCheckpoint) -> None:
         found = json.loads(path.read_text("utf-8"))
         digest, accepted = found["checkpoint_digest"], found["accepted"]
         kernels = found["kernels_digest"]
-        read_at = found.get("read_at")
+        if found["read_at"] != LAST_NO_PAD:
+            raise ValueError(f"read_at = {found['read_at']!r}, this ecorl reads {LAST_NO_PAD!r}")
         share, budget = found["rank_flip_share"], float(found["budget"])
         what = "INT8 answered no held-out pair"
         if share is not None:
@@ -137,20 +137,8 @@ def obey(checkpoint: DecoderCheckpoint) -> None:
         logger.warning("%s is stale: it is of other weights; run ecorl fpga validate again", path)
     elif kernels != kernels_digest():
         logger.warning("%s is stale: it is of other kernels; run ecorl fpga validate again", path)
-    elif read_at != LAST_NO_PAD and _pads_with_its_end(checkpoint.path):
-        logger.warning(
-            "%s is stale: it is of rewards read at another token; run ecorl fpga validate again",
-            path,
-        )
     elif accepted is not True:
         raise CheckpointError(
             f"{path}: {what}, allowed is at most {100 * budget:g} %: offload refused; "
             "ecorl fpga validate judges anew, also by another --budget"
         )
-
-
-def _pads_with_its_end(folder: Path) -> bool:
-    """Whether a checkpoint's pad token is one that ends its texts: no reward is read at that."""
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    pad, eos = config.get("pad_token_id"), config.get("eos_token_id")
-    return pad is not None and pad in (eos if isinstance(eos, list) else [eos])

@@ -63,7 +63,7 @@ class Calibration:
         limits: the run's guards.
         counts: readings behind each fit, by its name.
         spreads: robust standard deviation of a reading about each fit, over its value.
-        reach: the batches that it was fitted to; None in a file that does not say.
+        reach: the batches that it was fitted to.
     """
 
     run_id: str
@@ -84,7 +84,7 @@ class Calibration:
     limits: Limits
     counts: Mapping[str, int]
     spreads: Mapping[str, float]
-    reach: Reach | None = None
+    reach: Reach
 
     @property
     def provenance(self) -> Provenance:
@@ -165,7 +165,7 @@ def _plain(c: Calibration) -> dict[str, Any]:
         "run_id": c.run_id,
         "provenance": str(table.provenance),
         "notes": list(table.notes),
-        **({} if c.reach is None else {"holds_for": asdict(c.reach)}),
+        "holds_for": asdict(c.reach),
         "workload": {
             "algorithm": str(c.algorithm),
             "with_reference": c.with_reference,
@@ -203,10 +203,10 @@ def _rounded(value: Any) -> Any:
 def _from_plain(data: _Given) -> Calibration:
     if data.text("format") != FORMAT:
         raise data.refused("format", repr(FORMAT))
-    others, overlap = data.part("others"), data.part("overlap")
+    others = data.part("others")
     return Calibration(
         run_id=data.text("run_id"),
-        table=_table(data, overlap),
+        table=_table(data),
         algorithm=data.choice("workload.algorithm", Algorithm),
         with_reference=data.flag("workload.with_reference"),
         gpu=data.text("workload.gpu"),
@@ -230,7 +230,7 @@ def _from_plain(data: _Given) -> Calibration:
         limits=Limits(**{name: data.number(f"limits.{name}") for name in data.part("limits")}),
         counts={name: data.count(f"readings.{name}") for name in data.part("readings")},
         spreads={name: data.number(f"spreads.{name}") for name in data.part("spreads")},
-        reach=_reach(data) if data.get("holds_for") is not None else None,
+        reach=_reach(data),
     )
 
 
@@ -249,7 +249,7 @@ def _reach(data: _Given) -> Reach:
     )
 
 
-def _table(data: _Given, overlap: Mapping[str, Any]) -> CostTable:
+def _table(data: _Given) -> CostTable:
     lengths = np.array(data.numbers("table.lengths"))
     if len(lengths) < 2 or lengths[0] <= 0 or np.any(np.diff(lengths) <= 0):
         raise data.refused("table.lengths", "2 lengths or more, above 0 and rising")
@@ -267,7 +267,7 @@ def _table(data: _Given, overlap: Mapping[str, Any]) -> CostTable:
         provenance=data.choice("provenance", Provenance),
         notes=tuple(str(note) for note in data.items("notes")),
         **{name: data.number(f"powers.{name}") for name in _POWERS},
-        **{name: data.number(f"overlap.{name}") for name in _OVERLAP if name in overlap},
+        **{name: data.number(f"overlap.{name}") for name in _OVERLAP},
     )
 
 

@@ -14,8 +14,6 @@ def holds_for(made: Calibration) -> list[str]:
     devices = f"{made.n_gpus} x {made.gpu} and {made.n_cards} x {made.card}"
     told = [f"holds for {devices}, {made.algorithm}; its figures are {made.provenance}"]
     reach = made.reach
-    if reach is None:
-        return [*told, "its file does not say which batches it was fitted to"]
     if reach.models:
         told.append("; ".join(f"{key} {name}" for key, name in reach.models.items()))
     told.append(

@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecorl.errors import DataError
-from ecorl.ledger.versions import kind_in_name
-from ecorl.records import MAX_ENERGY_J, MAX_POWER_W, PowerSample, Provenance
+from ecorl.records import MAX_ENERGY_J, MAX_POWER_W, PowerSample, Provenance, kind_in_name
 from ecorl.telemetry.sources.specs import DeviceInfo
 
 COLUMNS = ("t_s", "device_id", "power_w", "energy_j", "utilisation")

@@ -165,8 +165,10 @@ def _header(line: bytes, n_done: int, n_bytes: int) -> dict[str, Any] | str:
         header = json.loads(line)
     except ValueError as error:
         return f"its header cannot be read: {error}"
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        return "its header is not one of this format"
+    if not isinstance(header, dict):
+        return "its header is no JSON object"
+    if header.get("format") != _FORMAT:
+        return f"format {header.get('format')!r}, this ecorl reads {_FORMAT}"
     if header.get("n_done") != n_done:
         return f"it says that it holds {header.get('n_done')} steps"
     if header.get("n_bytes") != n_bytes:

@@ -157,12 +157,9 @@ def test_sums_agree_with_a_walk_over_the_steps(steps, pues, pieces):
 def test_constants_give_energy_times_constants(pieces, g_per_kwh, pue):
     """However the time is cut: at each half-hour of a feed that tells the same, and not at all."""
     same = [row(1800.0 * i, value(1800.0 * i, g_per_kwh=g_per_kwh)) for i in range(14)]
-    stated = replace(value(0), g_per_kwh=g_per_kwh)
+    stated = row(0, value(-1e6, 1e7, g_per_kwh))
     ratio = PueTimeline((), (), pue)
-    lines = [
-        timeline(*same, pue=ratio),
-        timeline(pue=ratio, before=(stated, math.inf)),
-    ]
+    lines = [timeline(*same, pue=ratio), timeline(stated, pue=ratio)]
     parts = [(start, start + length, energy) for start, length, energy in pieces]
     total_j = math.fsum(energy for _, _, energy in parts)
     for line in lines:
@@ -243,17 +240,6 @@ def record(attempts=(ATTEMPT,), rows=(), pues=(), length_s=1e4):
 CONSTANTS = AccountingConfig(pue=1.5, intensity_g_per_kwh=200.0, source="mine")
 
 
-def test_an_old_record_goes_by_the_constants_throughout():
-    found = timelines(record(), CONSTANTS)
-    assert found.marginal is None
-    # Also a little outside, as another machine's clock may have it.
-    drawn = emitted(found.average, (-5, 1, 3.6e6), (9999, 10_005, 3.6e6))
-    assert drawn.carbon_g == 600.0
-    assert (drawn.known_j, drawn.unknown_j) == (7.2e6, 0.0)
-    stated = found.average.at(BEGAN_S)
-    assert (stated.feed, stated.factors) == ("accounting", "mine")
-
-
 def test_without_a_config_and_without_rows_nothing_is_known():
     assert emitted(timelines(record(), None).average, (0, 1, 36.0)).carbon_g is None
 
@@ -270,12 +256,12 @@ def test_a_record_with_rows_goes_by_them_alone():
     assert emitted(found, (100, 200, 3.6e6)).carbon_g == pytest.approx(150.0)
 
 
-def test_an_attempt_of_an_earlier_version_goes_by_the_constant():
-    """Begun by a version that recorded no intensity, gone on with by one that does."""
+def test_an_attempt_without_a_row_has_no_intensity():
+    """Killed before its feeds had answered, and gone on with."""
     again = AttemptRow(2, 3, BEGAN_S + 50_000, 9.0, 2, 2.0)
     rows = [IntensityRow(2, 9.0 + 60, AverageIntensity, value(50_060))]
     line = timelines(record([ATTEMPT, again], rows), CONSTANTS).average
-    assert [at(line, t) for t in (0, 49_999, 50_000, 50_060)] == [200.0, 200.0, None, 100.0]
+    assert [at(line, t) for t in (0, 49_999, 50_000, 50_060)] == [None, None, None, 100.0]
 
 
 def test_marginal_values_stand_apart_from_averages():

@@ -44,7 +44,7 @@ ledger = Ledger.create(Path(sys.argv[1]), run_id="r", config_toml="", meta={})
 ledger.event("start", "")
 for i in itertools.count():
     ledger.metric(i, "reward", float(i))
-    ledger.event("tick", "x" * 5000)
+    ledger.event("width", "x" * 5000)
     if i % 200 == 0 and ledger.flush():
         print(i, flush=True)
         sys.stdin.readline()
@@ -187,7 +187,7 @@ os._exit(0)
 
 
 def test_a_change_that_was_cut_off_is_undone_in_a_copy(library, tmp_path):
-    """A resume brings files of earlier versions up to date, outside WAL mode."""
+    """A resume marks what it makes void before the file is in WAL mode again."""
     path = tmp_path / LEDGER_FILE
     with Ledger.create(path, run_id="r", config_toml="", meta={}) as ledger:
         for i in range(500):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sqlite3
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -234,15 +235,35 @@ def test_what_is_no_ledger_is_refused(tmp_path, content):
         Ledger.open_for_resume(path, from_step=0)
 
 
-def test_another_version_is_refused(tmp_path):
+@pytest.mark.parametrize("version", [6, 8])
+def test_another_version_is_refused(tmp_path, version):
     make(tmp_path).close()
-    with sqlite3.connect(tmp_path / LEDGER_FILE) as connection:
-        connection.execute("PRAGMA user_version = 99")
+    path = tmp_path / LEDGER_FILE
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(LedgerError, match="version 99"):
-        LedgerReader(tmp_path)
-    with pytest.raises(LedgerError, match="version 99"):
-        Ledger.open_for_resume(tmp_path / LEDGER_FILE, from_step=0)
+    words = f"{path}: ledger version {version}, this ecorl reads version 7"
+    for refuse in (LedgerReader, partial(Ledger.open_for_resume, from_step=0), Ledger.reopen):
+        with pytest.raises(LedgerError) as caught:
+            refuse(path)
+        assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        ("UPDATE placement SET refusal = 'unheard of'", LedgerReader.placements),
+        ("UPDATE event SET kind = 'unheard of'", LedgerReader.events),
+    ],
+)
+def test_a_value_that_is_none_of_its_enum_is_damage(tmp_path, change, read):
+    with make(tmp_path) as ledger:
+        ledger.event(EventKind.START, "")
+        ledger.placement(Placement(1, Stage.REWARD, Action.FPGA, Action.GPU, "p", "why"))
+    with contextlib.closing(sqlite3.connect(tmp_path / LEDGER_FILE)) as connection, connection:
+        assert connection.execute(change).rowcount == 1
+    with LedgerReader(tmp_path) as reader, pytest.raises(LedgerError, match="unheard of"):
+        read(reader)
 
 
 def test_a_damaged_page_is_one_clear_error(tmp_path):

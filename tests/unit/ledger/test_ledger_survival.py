@@ -39,7 +39,7 @@ ledger = (Ledger.open_for_resume(path, from_step=10**9, raw_samples=500) if path
 print("ready", flush=True)
 for i in itertools.count():
     ledger.metric(i, f"m{ledger.attempt}", float(i))
-    ledger.event("tick", "x" * (i % 700))
+    ledger.event("width", "x" * (i % 700))
     ledger.samples([PowerSample(f"gpu{d}", i / 10, 100.0 + d, None, None, Provenance.MEASURED,
                                 "nvml") for d in range(4)])
     if i % 7 == 0 and ledger.flush():
@@ -90,28 +90,28 @@ from pathlib import Path
 logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
 from ecorl.ledger import Ledger, LedgerReader
 ledger = Ledger.create(Path(sys.argv[1]), run_id="r", config_toml="", meta={})
-ledger.event("before", "kept"); assert ledger.flush()
+ledger.event("start", "kept"); assert ledger.flush()
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 for round_ in range(20):
     for i in range(100):
-        ledger.event("much", "x" * 2000)
+        ledger.event("width", "x" * 2000)
     ledger.flush()
 dropped = ledger.dropped_rows
 assert dropped > 500, dropped
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-ledger.event("between", "kept"); assert not ledger.flush() or True
+ledger.event("resume", "kept"); assert not ledger.flush() or True
 first = ledger.dropped_rows
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 for i in range(100):
-    ledger.event("much", "x" * 5000)
+    ledger.event("width", "x" * 5000)
 ledger.flush()
 dropped = ledger.dropped_rows
 assert dropped > first, (dropped, first)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-ledger.event("after", "kept"); ledger.flush()
+ledger.event("finish", "kept"); ledger.flush()
 ledger.close()
 events = LedgerReader(Path(sys.argv[1])).events()
-assert events[0].kind == "before" and events[-1].kind == "after", events[-1]
+assert events[0].kind == "start" and events[-1].kind == "finish", events[-1]
 told = [e for e in events if e.kind == "ledger_rows_dropped"]
 # Each names the rows by their kind, and says when they came.
 assert all(re.search(r"\\): \\d+ events, (of|from) 2", e.detail) for e in told), told

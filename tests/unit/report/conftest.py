@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ecorl.config import save_config, validate_config
+from ecorl.carbon.building import FROM_ACCOUNTING
+from ecorl.carbon.feeds.constant import ConstantFeed
+from ecorl.config import AccountingConfig, save_config, validate_config
 from ecorl.control import Command, GearChoice, Why
 from ecorl.grid import AverageIntensity, Basis, Gas, Scope
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, statements
@@ -155,6 +157,12 @@ class RunMaker:
         }
         value = None if g_per_kwh is None else kind(g_per_kwh=g_per_kwh, **(fields | kwargs))
         self.ledger.control.intensity(kind, value)
+
+    def stated(self, **accounting) -> None:
+        """The config's constant intensity, as a run without a feed records it at its start."""
+        told = AccountingConfig(**accounting)
+        feed = ConstantFeed(told.intensity_g_per_kwh, told.origin, name=FROM_ACCOUNTING)
+        self.ledger.control.intensity(AverageIntensity, feed.read(UNIX_S + self._now[0]))
 
     def pue(self, t_s: float, value: float | None) -> None:
         """The PUE from a time of this clock on."""

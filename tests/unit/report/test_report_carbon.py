@@ -173,8 +173,10 @@ def test_a_pue_series_counts_second_by_second(run):
     assert any("PUE 1.2 to 2, mean 1.60" in note for note in report.notes)
 
 
-def test_an_old_record_goes_by_the_constants_as_ever(run):
-    run.config(accounting={"pue": 1.5, "intensity_g_per_kwh": 400.0, "source": "test"})
+def test_a_run_without_feeds_goes_by_the_constants(run):
+    accounting = {"pue": 1.5, "intensity_g_per_kwh": 400.0, "source": "test"}
+    run.config(accounting=accounting)
+    run.stated(**accounting)
     run.standard()
     report = run.report()
     assert report.footprint.is_constant

@@ -98,6 +98,7 @@ def test_a_recorded_config_that_cannot_be_read_is_told(run):
     ],
 )
 def test_the_page_names_a_source_only_for_the_factors_that_it_is_of(run, accounting, source):
+    run.stated(**accounting)
     run.standard()
     recorded(run, accounting=accounting)
     page, _ = written(run)
@@ -112,8 +113,10 @@ def test_the_page_names_a_source_only_for_the_factors_that_it_is_of(run, account
     ("intensity", "doubted"), [(0.38, True), (4.9, True), (0.0, False), (5.0, False), (450, False)]
 )
 def test_an_intensity_that_no_grid_has_is_doubted(run, intensity, doubted):
+    accounting = {"intensity_g_per_kwh": intensity, "source": "mine"}
+    run.stated(**accounting)
     run.standard()
-    recorded(run, accounting={"intensity_g_per_kwh": intensity, "source": "mine"})
+    recorded(run, accounting=accounting)
     found = [m for m in run.report().missing if "intensity_g_per_kwh" in m]
     assert len(found) == doubted
     for shown in written(run):
@@ -164,7 +167,7 @@ def test_the_newest_word_of_the_trainer_is_its_plan(attached):
     attached.resume(2000.0, from_step=100)
     attached.ledger.event("resume", "training from step 100 of 700")
     attached.ledger.checkpoint(100, "checkpoint-100")
-    attached.ledger.event("note", "training from step 0 of 9")
+    attached.ledger.event("width", "training from step 0 of 9")
     attached.ledger.close()
     report = attached.report()
     assert report.head.n_steps_planned == 700
@@ -182,8 +185,8 @@ def test_an_attached_run_without_a_word_of_the_trainer_has_no_plan(attached):
     [
         (["start", "training_end", "finish"], "finished"),
         (["start", "training_end"], "killed"),
-        (["start", "finish", "restart_of_engine"], "finished"),
-        (["start", "stop", "unstoppable"], "stopped"),
+        (["start", "finish", "power_unread"], "finished"),
+        (["start", "stop", "width"], "stopped"),
         (["start", "failure", "training_end"], "failed"),
         (["start", "stop", "resume"], "killed"),
         ([], "no end recorded"),

@@ -38,7 +38,9 @@ def part(report, device_id, cause):
 
 
 def test_a_run_by_hand(run):
-    run.config(accounting={"pue": 1.5, "intensity_g_per_kwh": 400.0, "source": "test"})
+    accounting = {"pue": 1.5, "intensity_g_per_kwh": 400.0, "source": "test"}
+    run.config(accounting=accounting)
+    run.stated(**accounting)
     run.standard()
     report = run.report()
     assert report.head.run_time_s == 20.0

@@ -208,7 +208,7 @@ def test_the_hold_over_the_raw_ring_is_the_figure_of_the_report(run, seed):
         run.ledger.samples(samples)
         run.clock(t_s + draw.uniform(0, 4))
         if part % 2:
-            run.ledger.event("tick", "")
+            run.ledger.event("width", "")
             assert run.ledger.flush()
         else:
             # Wait for the queue, without the flush that would write what is open.

@@ -72,6 +72,7 @@ def rendered(run):
 
 def fill(run):
     run.config()
+    run.stated()
     run.standard()
     run.power("gpu0", range(1000, 1020), 100.0)
     for i in range(1, 6):

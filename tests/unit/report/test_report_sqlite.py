@@ -18,13 +18,15 @@ STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
 def many(run, seed: int) -> None:
     """Sixty executions on two devices, some without energy or time, and a resume between."""
     draw = random.Random(seed)
-    run.config(accounting={"pue": 1.3, "intensity_g_per_kwh": 321.0, "source": "test"})
+    accounting = {"pue": 1.3, "intensity_g_per_kwh": 321.0, "source": "test"}
+    run.config(accounting=accounting)
     run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 55.0))
     run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", 21.0))
     for attempt in range(2):
         at = 1000.0 * (attempt + 1)
         if attempt:
             run.resume(at, from_step=4)
+        run.stated(**accounting)
         for iteration in range(1 + 4 * attempt, 9 + 4 * attempt):
             for stage in STAGES:
                 offload = stage in (Stage.REWARD, Stage.REFERENCE) and draw.random() < 0.6

@@ -157,6 +157,7 @@ def test_a_counter_that_fell_counts_by_the_power_readings():
 
 def trained(run, n_steps: int = 6, evaluations=(0, 3)) -> dict[int, float]:
     """Steps of 2 s from 1001 s on; after some of them an evaluation of 1.5 s. Begins by step."""
+    run.stated()
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     at, begins = 1001.0, {}
     for step in range(n_steps + 1):

@@ -132,16 +132,6 @@ def test_reasons_of_one_guard_are_one_group_whatever_the_unit_of_their_joules(ru
     assert group.told == f"e.g. {reason}"
 
 
-def test_old_reasons_are_shown_as_they_are_and_explained(run):
-    run.config()
-    run.ran(Stage.GENERATION, (1000, 1010), 1.0, device="cpu0:host_cpu", action=Action.GPU)
-    old = "profiling phase: the GPU path's turn"
-    run.ledger.placement(Placement(1, Stage.REWARD, Action.GPU, Action.GPU, "learned", old))
-    told = page(run.report())
-    assert old in told
-    assert "an earlier version of ecorl, which called the GPU what this report calls" in told
-
-
 def test_the_key_explains_the_words_that_occur_and_no_others():
     names = [
         name for name, _ in key(["superseded work (modelled)", "waits at the barrier"], "host")

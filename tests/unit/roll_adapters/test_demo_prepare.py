@@ -155,7 +155,7 @@ def test_an_incomplete_folder_is_made_anew(made, tmp_path):
     folder = tmp_path / made.folder.name
     folder.mkdir()
     (folder / "policy").mkdir()
-    (folder / "stale.txt").write_text("of an older version")
+    (folder / "stale.txt").write_text("left behind")
     assert digest(make(tmp_path).folder) == digest(made.folder)
 
 

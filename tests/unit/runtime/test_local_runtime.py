@@ -661,7 +661,7 @@ def test_close_without_start_does_nothing(bench, toys):
     ("changes", "error"),
     [
         ({"devices": {"gpu": "abacus"}}, ConfigError),
-        ({"devices": {"fpga": "abacus"}}, ConfigError),
+        ({"devices": {"accelerator": "abacus"}}, ConfigError),
         ({"placement": {"policy": {"type": "learned", "name": "nobody"}}}, ConfigError),
     ],
 )

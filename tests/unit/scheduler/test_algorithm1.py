@@ -24,7 +24,7 @@ class Fixed:
         self.action, self.costs = action, costs
 
     def propose(self, state):
-        return self.action, "because", self.costs
+        return Proposal(self.action, "because", self.costs)
 
 
 @pytest.mark.parametrize("action", list(Action))
@@ -122,7 +122,8 @@ def test_a_profile_that_breaks_physics_does_not_break_the_run(make_state):
     "propose",
     [
         lambda state: 1 / 0,
-        lambda state: ("tpu", "novel", ()),
+        lambda state: (Action.FPGA, "because", ()),
+        lambda state: Proposal("tpu", "novel"),
         lambda state: Action.FPGA,
         lambda state: None,
         lambda state: {}["x"],

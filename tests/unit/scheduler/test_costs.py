@@ -211,7 +211,8 @@ def test_what_the_energy_guard_approves_is_booked_within_its_margin(stage, width
 def test_more_cards_shorten_the_queue_and_not_a_batch(calibration):
     work = work_of(Stage.REWARD, SEVEN, [256] * 32, [256] * 32)
     one, four = (
-        CostModel(H100, U55C, DeviceConfig(n_fpgas=n, calibration=calibration)) for n in (1, 4)
+        CostModel(H100, U55C, DeviceConfig(n_accelerators=n, calibration=calibration))
+        for n in (1, 4)
     )
     assert one.fpga_cost(work) == four.fpga_cost(work)
     assert four.fpga_cost(work).n_devices == 1

@@ -14,6 +14,7 @@ from ecorl.scheduler import (
     Guards,
     Lookahead,
     Policy,
+    Proposal,
     RoleDevices,
     Static,
     Threshold,
@@ -156,7 +157,7 @@ class Learned:
         self.path = path
 
     def propose(self, state):
-        return Action.GPU, f"weights from {self.path}", ()
+        return Proposal(Action.GPU, f"weights from {self.path}")
 
 
 def not_a_policy(path):

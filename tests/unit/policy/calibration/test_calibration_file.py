@@ -8,7 +8,6 @@ import pytest
 
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibrate import Calibration, calibrate
-from ecorl.policy.calibration.words import holds_for
 from ecorl.records import Provenance
 from tests.fakes.hidden_runs import wrote
 
@@ -49,22 +48,13 @@ def test_a_calibration_is_saved_and_read(fitted, tmp_path):
     assert said["readings"]["reward_card_s"] == fitted.counts["reward_card_s"] > 30
 
 
-def test_a_file_that_does_not_say_what_it_holds_for_is_read(fitted, tmp_path):
-    fitted.save(tmp_path / "one.toml")
-    text = (tmp_path / "one.toml").read_text()
-    start, end = text.index("\n[holds_for]"), text.index("\n[workload]")
-    (tmp_path / "old.toml").write_text(text[:start] + text[end:])
-    read = Calibration.load(tmp_path / "old.toml")
-    assert read.reach is None
-    assert "does not say" in holds_for(read)[-1]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
         ('format = "ecorl.calibration/1"', 'format = "other/7"', "format"),
         ('provenance = "modelled"', 'provenance = "guessed"', "provenance"),
         ('algorithm = "ppo"', 'algorithm = "sft"', r"workload\.algorithm"),
+        ("\n[holds_for]", "\n[holds_to]", r"holds_for"),
         ("rows_least = ", "rows_least = 0.5 # ", r"holds_for\.rows_least"),
         ("n_rows = 256", "n_rows = 2.5", r"workload\.n_rows"),
         ("card_idle_w = ", "card_idle_w = -", r"powers\.card_idle_w"),

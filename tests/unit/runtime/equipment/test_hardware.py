@@ -232,7 +232,7 @@ FROZEN = TrainingSide("cpu", frozen={Stage.REWARD: FrozenModel(Path("reward"))})
 def with_card(fpga, placement=THRESHOLD, engine=None):
     offload = engine or {"type": "fpga"}
     return Config.model_validate(
-        {"devices": {"fpga": fpga}, "placement": placement, "engine": {"offload": offload}}
+        {"devices": {"accelerator": fpga}, "placement": placement, "engine": {"offload": offload}}
     )
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 
 import pytest
@@ -32,16 +31,14 @@ def test_what_the_controller_remembers_lies_beside_the_state(tmp_path):
     assert (newest.payload, newest.control) == (b"one", {"low_tokens": 60.0})
 
 
-def test_a_checkpoint_of_before_controllers_were_remembered_still_loads(tmp_path):
+def test_one_of_another_format_is_refused_in_one_line(tmp_path):
     folder = CheckpointFolder(tmp_path)
-    folder.write(1, b"one", {"low_tokens": 60.0})
+    folder.write(1, b"one")
     path = tmp_path / "step-00000001.ckpt"
-    line, _, payload = path.read_bytes().partition(b"\n")
-    header = json.loads(line)
-    del header["control"]
-    path.write_bytes(json.dumps(header).encode() + b"\n" + payload)
-    newest, damaged = folder.newest()
-    assert (newest.payload, newest.control, damaged) == (b"one", None, [])
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    told = r"step-00000001\.ckpt \(format 2, this ecorl reads 1\)"
+    with pytest.raises(RunError, match=told):
+        folder.newest()
 
 
 def cut(path):
