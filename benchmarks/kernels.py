@@ -6,9 +6,9 @@ of pipelines those of simulated RTL; what the cycle model assumes beside them st
 `ecorl.engines.fpga.cycles.kernels` and `ecorl.engines.fpga.cycles.hbm`. A small model of many rows
 stands beside it, where products are short and all else shows.
 
-What the sources keep to is checked as well: findings of the lint, deadlocks of FIFOs at their
-declared depths, and vectors on which the simulated RTL differs from the C-simulation. Nothing here
-depends on the machine that runs it.
+What the sources keep to is checked as well: findings of the lint, loops whose recurrences miss the
+clock, deadlocks of FIFOs at their declared depths, and vectors on which the simulated RTL differs
+from the C-simulation. Nothing here depends on the machine that runs it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from ecorl.engines.fpga.estimate import (
     workload,
 )
 from ecorl.engines.models.checkpoint import DecoderConfig, Rope
+from ecorl.errors import MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
 from hls_kernels.lint import findings, rules
+from hls_kernels.lint.recurrences import time_loops
 
 MODELLED, MEASURED, EMULATED = Provenance.MODELLED, Provenance.MEASURED, Provenance.EMULATED
 N_TOKENS = 512
@@ -160,6 +162,7 @@ def _sources() -> list[Figure]:
     note = f"benches of {len(benches)} kernels, processes side by side, FIFOs of the declared depth"
     found = [
         *_lint(),
+        _least_ii(),
         Figure("kernel.fifo_deadlocks", deadlocks, "1", EMULATED, target=none, note=note),
     ]
     compared = rtl_mismatches()
@@ -188,6 +191,21 @@ def _lint() -> list[Figure]:
         Figure("kernel.lint_rules", len(asked), "1", MEASURED, note=", ".join(asked)),
         Figure("kernel.lint_findings", len(found), "1", MEASURED, target=none, note=note),
     ]
+
+
+def _least_ii() -> Figure:
+    """Pipelined loops whose recurrences allow no interval as short as their pragma asks for."""
+    name, none = "kernel.least_ii_misses", Target(high=0)
+    try:
+        loops = time_loops()
+    except MissingToolError as error:
+        return missing(name, "1", str(error), none)
+    worst = max(loop.delay_ns / loop.source.ii for loop in loops)
+    note = (
+        f"of {len(loops)} pipelined loops; worst recurrence {worst:.2f} ns a cycle of "
+        f"{loops[0].period_ns:.2f}, operators' delays assumed"
+    )
+    return _figure(name, sum(loop.is_missed for loop in loops), note, target=none)
 
 
 def _figure(

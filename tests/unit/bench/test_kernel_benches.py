@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl.devices import load_profile
-from ecorl.errors import BuildError
+from ecorl.errors import BuildError, MissingToolError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -41,6 +41,26 @@ def test_a_bench_with_wrong_results_is_no_deadlock_and_no_figure(script, monkeyp
     finishing(benches, monkeypatch, 1, "FAIL gemm_int8: 3 wrong results")
     with pytest.raises(BuildError, match="3 wrong results"):
         benches.run_benches()
+
+
+def test_recurrences_are_missing_where_clang_19_is(script, monkeypatch):
+    kernels = script("kernels")
+
+    def absent():
+        raise MissingToolError("clang++-19 is not on this machine")
+
+    monkeypatch.setattr(kernels, "time_loops", absent)
+    figure = kernels._least_ii()
+    assert (figure.id, figure.value) == ("kernel.least_ii_misses", None)
+    assert "clang++-19 is not on this machine" in str(figure)
+    loops = [
+        SimpleNamespace(
+            delay_ns=ns, source=SimpleNamespace(ii=1), period_ns=2.98, is_missed=ns > 2.98
+        )
+        for ns in (1.0, 3.5)
+    ]
+    monkeypatch.setattr(kernels, "time_loops", lambda: loops)
+    assert kernels._least_ii().value == 1
 
 
 def test_designs_on_paper_are_bounded_by_their_products(script):
