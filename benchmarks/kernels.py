@@ -6,9 +6,10 @@ of pipelines those of simulated RTL; what the cycle model assumes beside them st
 `ecorl.engines.fpga.cycles.kernels` and `ecorl.engines.fpga.cycles.hbm`. A small model of many rows
 stands beside it, where products are short and all else shows.
 
-What the sources keep to is checked as well: findings of the lint, deadlocks of FIFOs at their
-declared depths, dependences that are closer than their pragmas state, and vectors on which the
-simulated RTL differs from the C-simulation. Nothing here depends on the machine that runs it.
+What the sources keep to is checked as well: findings of the lint, loops whose recurrences miss the
+clock, deadlocks of FIFOs at their declared depths, dependences that are closer than their pragmas
+state, and vectors on which the simulated RTL differs from the C-simulation. Nothing here depends on
+the machine that runs it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from ecorl.engines.models.checkpoint import DecoderConfig, Rope
 from ecorl.errors import MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
 from hls_kernels.lint import findings, rules
+from hls_kernels.lint.recurrences import time_loops
 
 MODELLED, MEASURED, EMULATED = Provenance.MODELLED, Provenance.MEASURED, Provenance.EMULATED
 N_TOKENS = 512
@@ -173,7 +175,7 @@ def _brams() -> Figure:
 def _sources() -> list[Figure]:
     """What the sources keep to: lint, FIFOs, and the RTL that the depths come from."""
     none = Target(high=0)
-    found = [*_lint(), *_benches()]
+    found = [*_lint(), _least_ii(), *_benches()]
     compared = rtl_mismatches()
     if compared is None:
         return [*found, missing("rtl.lane_mismatches", "1", "no Verilator here", none)]
@@ -219,6 +221,21 @@ def _lint() -> list[Figure]:
         Figure("kernel.lint_rules", len(asked), "1", MEASURED, note=", ".join(asked)),
         Figure("kernel.lint_findings", len(found), "1", MEASURED, target=none, note=note),
     ]
+
+
+def _least_ii() -> Figure:
+    """Pipelined loops whose recurrences allow no interval as short as their pragma asks for."""
+    name, none = "kernel.least_ii_misses", Target(high=0)
+    try:
+        loops = time_loops()
+    except MissingToolError as error:
+        return missing(name, "1", str(error), none)
+    worst = max(loop.delay_ns / loop.source.ii for loop in loops)
+    note = (
+        f"of {len(loops)} pipelined loops; worst recurrence {worst:.2f} ns a cycle of "
+        f"{loops[0].period_ns:.2f}, operators' delays assumed"
+    )
+    return _figure(name, sum(loop.is_missed for loop in loops), note, target=none)
 
 
 def _figure(

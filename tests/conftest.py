@@ -51,6 +51,7 @@ def _present(tool: str) -> bool:
         "torch": lambda: importlib.util.find_spec("torch") is not None,
         "onnxruntime": lambda: importlib.util.find_spec("onnxruntime") is not None,
         "libclang": lambda: importlib.util.find_spec("clang") is not None,
+        "clang19": lambda: shutil.which("clang++-19") is not None,
         "clang_format": lambda: importlib.util.find_spec("clang_format") is not None,
         "xrt": lambda: noop_driver() is not None and can_emulate(),
         "yosys": lambda: (

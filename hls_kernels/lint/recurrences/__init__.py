@@ -48,13 +48,15 @@ class LoopTiming:
         source: the loop.
         label: its name in the sources.
         cycle: None where it carries nothing.
+        depth: cycles of an iteration where all starts as soon as it can.
         period_ns: what the clock leaves for logic.
-        places: the lines that the recurrence goes through, each once, in order.
+        lines: those that the recurrence goes through, each once, in order.
     """
 
     source: SourceLoop
     label: str
     cycle: Cycle | None
+    depth: int
     period_ns: float
     lines: tuple[str, ...] = ()
 
@@ -127,7 +129,8 @@ def timings_of(text: str, pragmas: Pragmas, operators: Operators) -> list[LoopTi
             if source is None or not source.is_pipelined:
                 continue
             memory = Memory(loop, source, partitioned, arrays, constants)
-            cycle = graph_of(memory, operators).worst_cycle()
+            graph = graph_of(memory, operators)
+            cycle, depth = graph.worst_cycle(), graph.depth(operators.period_ns)
             places = (
                 metadata.place(function.values[node].place)
                 for node in (cycle.nodes if cycle is not None else ())
@@ -135,7 +138,9 @@ def timings_of(text: str, pragmas: Pragmas, operators: Operators) -> list[LoopTi
             )
             lines = dict.fromkeys(f"{p.path.name}:{p.line}" for p in places if p is not None)
             label = _label_of(source.path, source.line)
-            timings.append(LoopTiming(source, label, cycle, operators.period_ns, tuple(lines)))
+            timings.append(
+                LoopTiming(source, label, cycle, depth, operators.period_ns, tuple(lines))
+            )
     return timings
 
 

@@ -25,6 +25,7 @@ def main() -> int:
     for loop in loops:
         place = f"{loop.source.path.parent.name}/{loop.source.path.name}:{loop.source.line}"
         asked = f"II {loop.source.ii}, least {loop.least_ii}, {loop.delay_ns:.2f} ns"
+        asked += f", depth {loop.depth}"
         print(f"{place}: {loop.label}: {asked}" + (", missed" if loop.is_missed else ""))
         if loop.is_missed:
             print(f"    through {', '.join(loop.lines)}")

@@ -20,7 +20,7 @@ _HEADERS = Path(__file__).with_name("include")
 
 # A target that hands structures over in memory: others pack two members into one register, and a
 # recurrence of one would look like one of both. No code is made for it.
-_TARGET = "--target=wasm64-unknown-unknown"
+_TARGET = "--target=spir64-unknown-unknown"
 _FRONT = (
     *(_TARGET, "-std=c++17", "-D__SYNTHESIS__", "-D__x86_64__", "-w", "-fno-exceptions"),
     *("-fno-rtti", "-fno-strict-aliasing", "-fwrapv", "-fno-jump-tables", "-gline-tables-only"),
@@ -158,7 +158,7 @@ def mark(text: str, top: str, pragmas: Pragmas) -> str:
         (r"^attributes #\d+ = \{", r"\g<0> alwaysinline"),
         (r"^\$.* = comdat any\n", ""),
         (r"^((?:define|@).*?),? comdat(?=[ ,\n])", r"\1"),
-        (rf"^define (?:linkonce_odr )?hidden (?!.*@{re.escape(top)}\()", "define internal "),
+        (rf"^define (?:linkonce_odr )?dso_local (?!.*@{re.escape(top)}\()", "define internal "),
         # What a FIFO does touches no memory but its item.
         (r"^declare (?:!dbg !\d+ )?(\w.*?@ecorl_fifo_\w+\(.*?\)).*$",
          r"declare \1 nounwind willreturn memory(argmem: readwrite, inaccessiblemem: readwrite)"),

@@ -13,6 +13,7 @@ from hls_kernels.lint.recurrences.ir import Instruction
 _TABLE = Path(__file__).with_name("operators.json")
 _CONSTANT = re.compile(r"-?\d+|true|false|null|poison|undef")
 _LUT_INPUTS, _LUT_CHOICES = 6, 4
+_NARROW_PRODUCT = 35  # bits of a product in two DSPs
 _WIRES = frozenset(
     (
         *("zext", "sext", "trunc", "freeze", "bitcast", "ptrtoint", "inttoptr", "addrspacecast"),
@@ -63,7 +64,7 @@ class Operators:
         )
 
     def latency(self, what: str) -> float:
-        """Cycles of a memory as a delay."""
+        """Cycles of a memory or a pipeline as a delay."""
         return self.cycles[what] * self.period_ns
 
     def delay(self, own: Instruction) -> float:
@@ -88,7 +89,7 @@ class Operators:
             n = sum(not is_constant(operand) for operand in own.operands[1:])
             return self.of("add", 16) * max(n - 1, 0)  # rows and columns of an array
         if op == "mul":
-            return self.of("multiply", bits)
+            return self.latency("multiply" if bits <= _NARROW_PRODUCT else "multiply_wide")
         if op in _DIVISIONS:
             return self._division(own, bits)
         return self._function(own, bits)
@@ -105,7 +106,7 @@ class Operators:
         by = own.operands[1]
         if is_constant(by) and int(by) & (int(by) - 1) == 0:  # a sum before the shift, for the sign
             return self.of("add", bits) * (2 if own.opcode == "srem" else 1)
-        return self.of("divide", bits) * bits
+        return self.latency("divide") + bits * self.latency("divide_bit")
 
     def _function(self, own: Instruction, bits: int) -> float:
         if own.opcode != "call":

@@ -58,6 +58,40 @@ class DelayGraph:
             worst = self._improved(edges, worst)
         return worst
 
+    def depth(self, period: float) -> int:
+        """Cycles of an iteration where each node starts as soon as it can.
+
+        Nodes follow one another within a cycle as long as they fit into it; one that takes longer
+        than a cycle begins and ends at a register.
+        """
+        waits: dict[str, list[str]] = {node: [] for node in self.delays}
+        missing = dict.fromkeys(self.delays, 0)
+        for start, to, distance in sorted(self.edges):
+            if distance == 0:
+                waits[start].append(to)
+                missing[to] += 1
+        ready = [node for node, n in missing.items() if n == 0]
+        begins = dict.fromkeys(self.delays, 0.0)
+        last = 0.0
+        while ready:
+            node = ready.pop()
+            delay, start = self.delays[node], begins[node]
+            cycle = (start + _EPSILON) // period
+            if delay > period - _EPSILON:
+                first = cycle if start - cycle * period < _EPSILON else cycle + 1
+                ends = (first + -(-(delay - _EPSILON) // period)) * period
+            elif start + delay > (cycle + 1) * period + _EPSILON:
+                ends = (cycle + 1) * period + delay
+            else:
+                ends = start + delay
+            last = max(last, ends)
+            for to in waits[node]:
+                begins[to] = max(begins[to], ends)
+                missing[to] -= 1
+                if missing[to] == 0:
+                    ready.append(to)
+        return max(1, int(-(-(last - _EPSILON) // period)))
+
     def _improved(self, edges: list[Edge], worst: Cycle | None) -> Cycle | None:
         """The worst cycle of a strong part, or the one that is known where none is worse."""
         while True:

@@ -20,7 +20,7 @@ class Instruction:
 
     `name` is empty where it has no result, `labels` are the blocks that a phi's values come from or
     that a branch leads to, `place` is the metadata of its line, `loop` that of the loop which a
-    branch goes round.
+    branch goes round, `number` its place in its block.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Instruction:
     place: str
     loop: str = ""
     is_disjoint: bool = False
+    number: int = 0
 
     @property
     def bits(self) -> int:
@@ -43,8 +44,8 @@ class Instruction:
 
     @property
     def key(self) -> str:
-        """Its name in a graph; what has no result is named by its place in the text."""
-        return self.name or f"{self.opcode} {self.text}"
+        """Its name in a graph; what has no result is named by its place in the block."""
+        return self.name or f"{self.block} {self.number}"
 
     @property
     def called(self) -> str:
@@ -154,16 +155,16 @@ def _read_body(function: Function, lines: Iterator[str]) -> Function:
                 line += more
                 if more.strip().startswith("]"):
                     break
-            function.blocks[block].append(_instruction(line, block))
+            function.blocks[block].append(_instruction(line, block, len(function.blocks[block])))
         elif line.startswith("  "):
-            own = _instruction(line, block)
+            own = _instruction(line, block, len(function.blocks[block]))
             function.blocks[block].append(own)
             if own.name:
                 function.values[own.name] = own
     raise BuildError(f"the function {function.name} has no end")
 
 
-def _instruction(line: str, block: str) -> Instruction:
+def _instruction(line: str, block: str, number: int) -> Instruction:
     found = re.match(rf"\s+(?:({_NAME}) = )?({_FLAGS})([a-z_]+)\b(.*)", line)
     if found is None:
         raise BuildError(f"no instruction of LLVM: {line.strip()}")
@@ -185,7 +186,7 @@ def _instruction(line: str, block: str) -> Instruction:
         pass
     else:
         operands = re.findall(
-            rf"(?:^|[\s,])({_VALUE}|-?\d+|true|false|null|poison|undef)(?=,|$|\))",
+            rf"(?:^|[\s,])({_VALUE}|-?\d+|true|false|null|poison|undef)(?=,|$|\)| to )",
             re.sub(r", align \d+", "", text),
         )
     return Instruction(
@@ -198,4 +199,5 @@ def _instruction(line: str, block: str) -> Instruction:
         "" if place is None else place[1],
         "" if loop is None else loop[1],
         " disjoint " in line,
+        number,
     )

@@ -67,6 +67,26 @@ def test_a_bench_with_wrong_results_is_no_deadlock_and_no_figure(script, monkeyp
         benches.run_benches("strict")
 
 
+def test_recurrences_are_missing_where_clang_19_is(script, monkeypatch):
+    kernels = script("kernels")
+
+    def absent():
+        raise MissingToolError("clang++-19 is not on this machine")
+
+    monkeypatch.setattr(kernels, "time_loops", absent)
+    figure = kernels._least_ii()
+    assert (figure.id, figure.value) == ("kernel.least_ii_misses", None)
+    assert "clang++-19 is not on this machine" in str(figure)
+    loops = [
+        SimpleNamespace(
+            delay_ns=ns, source=SimpleNamespace(ii=1), period_ns=2.98, is_missed=ns > 2.98
+        )
+        for ns in (1.0, 3.5)
+    ]
+    monkeypatch.setattr(kernels, "time_loops", lambda: loops)
+    assert kernels._least_ii().value == 1
+
+
 def test_designs_on_paper_are_bounded_by_their_products(script):
     model, profile = script("kernels").LLAMA_2_7B, load_profile("u55c")
     now, hidden, doubled = script("kernel_designs").designs(model, profile, 512)
