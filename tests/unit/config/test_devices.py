@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.config import Config, config_toml, load_config, parse_config, save_config
+from ecorl.config import Config, config_toml, load_config, parse_config
 from ecorl.config.devices import DeviceConfig
 from ecorl.errors import ConfigError
 
@@ -71,7 +71,7 @@ def test_a_saved_config_has_the_new_names_and_reads_back_equal(tmp_path):
     assert 'accelerator = "v80"' in text
     assert "n_accelerators = 3" in text
     assert "fpga = " not in text.replace('type = "fpga"', "")
-    save_config(config, tmp_path / "config.toml")
+    (tmp_path / "config.toml").write_text(config_toml(config), encoding="utf-8")
     assert load_config(str(tmp_path / "config.toml")) == config
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ecorl.config import save_config, validate_config
+from ecorl.config import config_toml, validate_config
 from ecorl.control import Command, GearChoice, Why
 from ecorl.grid import AverageIntensity, Basis, Gas, Scope
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, statements
@@ -51,7 +51,9 @@ class RunMaker:
 
     def config(self, **kwargs) -> None:
         """A config in the folder alone."""
-        save_config(validate_config(kwargs), self.folder / "config.toml")
+        (self.folder / "config.toml").write_text(
+            config_toml(validate_config(kwargs)), encoding="utf-8"
+        )
 
     def recorded_config(self, text: str) -> None:
         """A config in the ledger, as a run records it at its start."""
