@@ -149,18 +149,7 @@ def test_more_time_never_costs_more_where_machines_are_let_go(table, seed, keepi
         later = replace(problem, deadline_s=problem.deadline_s + later_h * HOUR_S)
         bound = lp_bound(later, truth)
         costs.append(bound.cost_g)
-        assert bound.slack_g_per_h is not None
-        assert bound.slack_g_per_h >= -1e-7 * bound.cost_g
     assert np.all(np.diff(costs) <= 1e-7 * costs[0])
-
-
-def test_an_hour_more_is_worth_what_a_second_solution_says():
-    problem = problem_of(table_of((Gear.BF16,), (1, 2, 4), 5), hours=20.0, base_w=1e3)
-    truth = series_of(21, 6)
-    bound = lp_bound(problem, truth)
-    later = lp_bound(replace(problem, deadline_s=problem.deadline_s + HOUR_S), truth)
-    assert bound.slack_g_per_h == pytest.approx(bound.cost_g - later.cost_g)
-    assert later.slack_g_per_h is None
 
 
 @settings(deadline=None, max_examples=20)
@@ -247,7 +236,7 @@ def test_with_changes_a_schedule_is_found_near_the_bound():
     bound = lagrangian_bound(problem, truth)
     assert bound.played.deficit == 0.0
     assert bound.free.cost_g < bound.cost_g <= bound.played.cost_g
-    assert bound.gap < 2e-3
+    assert bound.played.cost_g < 1.002 * bound.cost_g
     assert not bound.free.is_exact
 
 
