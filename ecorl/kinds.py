@@ -69,11 +69,6 @@ def stage_of(role: Role) -> Stage:
     return Stage(role.partition(":")[0])
 
 
-def role_name_of(role: Role) -> str:
-    """The name of a stage's model in a role; empty for the only one."""
-    return role.partition(":")[2]
-
-
 EVALUATION = "evaluation"
 """Name of what the framework does to evaluate its policy: generation, rewards and all else of it
 are one execution of the role `EVALUATION_ROLE`. It is no stage of an iteration: nothing is decided

@@ -42,7 +42,6 @@ from ecorl.kinds import Stage as Stage
 from ecorl.kinds import kind_in_name as kind_in_name
 from ecorl.kinds import phase_after_step as phase_after_step
 from ecorl.kinds import place_name as place_name
-from ecorl.kinds import role_name_of as role_name_of
 from ecorl.kinds import role_of as role_of
 from ecorl.kinds import stage_of as stage_of
 from ecorl.kinds import step_of_phase as step_of_phase

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,8 +10,6 @@ from typing import Generic, TypeVar
 
 from ecorl.carbon.chain import FeedAnswer, FeedChain, Refusal
 from ecorl.grid import Intensity
-
-logger = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind", bound=Intensity)
 

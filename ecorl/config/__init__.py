@@ -2,7 +2,7 @@
 
 `load_config` turns every mistake into one `ConfigError` that names the key, the value, what is
 allowed, and the file and line where that is known. Back-ends are chosen by a ``type`` key.
-The resolved config is saved with each run by `save_config` and reads back equal.
+The resolved config is saved with each run (`config_toml`) and reads back equal.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from ecorl.config.reading import (
     preset_names,
     read_config_text,
     read_toml,
-    save_config,
     validate_config,
 )
 from ecorl.config.run import Config
@@ -113,6 +112,5 @@ __all__ = [
     "preset_names",
     "read_config_text",
     "read_toml",
-    "save_config",
     "validate_config",
 ]

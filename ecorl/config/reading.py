@@ -200,19 +200,6 @@ def _changed_value(value: Any) -> Any:
     return value
 
 
-def save_config(config: Config, path: Path) -> None:
-    """Write the resolved config as TOML; `load_config` reads it back equal.
-
-    Args:
-        config: the resolved config.
-        path: the file.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
-    path.write_text(config_toml(config), encoding="utf-8")
-
-
 def _plain_data(value: Any) -> Any:
     """Convert values to what TOML can hold; numbers, text and dates stay as they are."""
     if isinstance(value, Mapping):

@@ -34,7 +34,6 @@ from ecorl.devices.roofline import (
     missing_gpu_figures,
     parameter_bytes,
     peak_ops_per_s,
-    single_pass,
     stage_cost,
 )
 
@@ -60,7 +59,6 @@ __all__ = [
     "parameter_bytes",
     "peak_ops_per_s",
     "profile_names",
-    "single_pass",
     "stage_cost",
     "titled_profile",
 ]

@@ -127,21 +127,6 @@ def parameter_bytes(profile: DeviceProfile) -> int:
     return _PARAMETER_BYTES[profile.kind]
 
 
-def single_pass(
-    n_params: float, peak_ops_per_s: float, efficiency: float, power_w: float
-) -> tuple[float, float]:
-    """Tokens per second and tokens per joule of a bare forward pass (``2 N`` operations a token).
-
-    Args:
-        n_params: parameters that one token multiplies with.
-        peak_ops_per_s: peak operations per second.
-        efficiency: share of the peak that is reached.
-        power_w: power while doing so, W.
-    """
-    tokens_per_s = peak_ops_per_s * efficiency / (2.0 * n_params)
-    return tokens_per_s, tokens_per_s / power_w
-
-
 def stage_cost(
     work: StageWork,
     profile: DeviceProfile,

@@ -12,13 +12,12 @@ format of a training step), for these have prices of their own.
 """
 
 from ecorl.edi.cells import EdiCell
-from ecorl.edi.matrix import Confidence, EdiMatrix
+from ecorl.edi.matrix import EdiMatrix
 from ecorl.edi.readings import edi, edi_from_energy, edi_reading
 from ecorl.edi.times import CellKey, TimeCell
 
 __all__ = [
     "CellKey",
-    "Confidence",
     "EdiCell",
     "EdiMatrix",
     "TimeCell",

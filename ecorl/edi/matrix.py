@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from ecorl.edi.cells import EdiCell, cell_with, mean_cost
 from ecorl.edi.times import (
@@ -27,23 +27,6 @@ _STAGES = list(Stage)
 
 _Models = dict[str, dict[tuple[Stage, str], list[AnyCell]]]
 """Cells by their device, then by stage and model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Confidence:
-    """How far a cell can be trusted.
-
-    Attributes:
-        count: readings behind the cell.
-        std_j_per_token: their spread, or None with fewer than two.
-        standard_error_j_per_token: spread over the root of the count, or None.
-        profiled: whether the profiling phase of this cell is over.
-    """
-
-    count: int
-    std_j_per_token: float | None
-    standard_error_j_per_token: float | None
-    profiled: bool
 
 
 class EdiMatrix:
@@ -120,23 +103,6 @@ class EdiMatrix:
         """
         return self._cells.get((stage, role_name, device, provenance, variant))
 
-    def best(
-        self, stage: Stage, device: str, *, role_name: str = "", variant: str = ""
-    ) -> EdiCell | None:
-        """Return the cell of the strongest provenance (measured first); None without a reading.
-
-        Args:
-            stage: row of the matrix.
-            device: column of the matrix, a profile name.
-            role_name: which of the stage's models; empty for its only one.
-            variant: how it ran; empty for the framework's own way.
-        """
-        for provenance in _STRENGTH:
-            found = self.cell(stage, device, provenance, role_name=role_name, variant=variant)
-            if found is not None:
-                return found
-        return None
-
     def cells(self) -> tuple[EdiCell, ...]:
         """All cells, ordered by stage, model, device, provenance and variant."""
         return tuple(sorted(self._cells.values(), key=_order))
@@ -173,31 +139,6 @@ class EdiMatrix:
                 continue
             found[role] = alone
         return tuple(found.values())
-
-    def confidence(
-        self,
-        stage: Stage,
-        device: str,
-        provenance: Provenance,
-        *,
-        role_name: str = "",
-        variant: str = "",
-    ) -> Confidence:
-        """Return count and spread of a cell; the count is 0 where there is no reading.
-
-        Args:
-            stage: row of the matrix.
-            device: column of the matrix, a profile name.
-            provenance: of the readings.
-            role_name: which of the stage's models; empty for its only one.
-            variant: how it ran; empty for the framework's own way.
-        """
-        found = self.cell(stage, device, provenance, role_name=role_name, variant=variant)
-        if found is None:
-            return Confidence(0, None, None, False)
-        std = found.std_j_per_token
-        error = None if std is None else std / math.sqrt(found.count)
-        return Confidence(found.count, std, error, found.count >= self.n_profiling)
 
     def to_json(self) -> str:
         """The whole matrix as JSON; `from_json` reads it back equal."""

@@ -66,44 +66,6 @@ class ScoreBatch:
     token_budget: int | None = None
     reads_last: bool = False
 
-    @classmethod
-    def from_padded(
-        cls,
-        sample_ids: Sequence[str],
-        token_ids: Int64,
-        attention_mask: npt.NDArray[np.bool_] | Int64,
-        n_completion: Sequence[int] | None = None,
-        temperature: float = 1.0,
-    ) -> ScoreBatch:
-        """Make a batch from padded arrays; the padding may be on either side.
-
-        Args:
-            sample_ids: one id for each row.
-            token_ids: ``[n_rows, width]``.
-            attention_mask: ``[n_rows, width]``, not 0 where a token is real; the real tokens of a
-                row are contiguous.
-            n_completion: number of completion tokens at the end of each row's real tokens; None
-                for 0 in every row.
-            temperature: the logits are divided by it.
-
-        Returns:
-            The rows without their padding.
-
-        Raises:
-            ValueError: for shapes that differ, or a mask with a hole or without a token.
-        """
-        mask = np.asarray(attention_mask) != 0
-        ids = np.asarray(token_ids, np.int64)
-        if mask.shape != ids.shape or ids.ndim != 2 or len(ids) != len(sample_ids):
-            raise ValueError(f"token_ids {ids.shape}, mask {mask.shape}, {len(sample_ids)} ids")
-        edges = np.diff(mask, axis=1, prepend=False, append=False).sum(axis=1)
-        if (edges != 2).any():
-            row = int(np.flatnonzero(edges != 2)[0])
-            raise ValueError(f"attention_mask of row {row} is not one run of tokens")
-        rows = tuple(row[keep] for row, keep in zip(ids, mask, strict=True))
-        counts = tuple(n_completion) if n_completion is not None else (0,) * len(rows)
-        return cls(tuple(sample_ids), rows, counts, temperature)
-
     def __len__(self) -> int:
         return len(self.sample_ids)
 

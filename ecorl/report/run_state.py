@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ecorl.config import Config
 from ecorl.ledger import EventRow, ExecutionRow, LedgerReader, RunEnding, ending_of
 from ecorl.records import EventKind
 from ecorl.report.energy.causes import cause_of
 from ecorl.report.energy.model import Cause
-from ecorl.report.run_config import is_attached, read_config
 
 _BEGINNINGS = (EventKind.START, EventKind.RESUME)
 _PLAN = re.compile(r"training from step \d+ of (\d+)")
@@ -36,22 +34,6 @@ class RunStanding:
     n_steps_done: int
     n_steps_planned: int | None
     checkpoint_step: int | None
-
-
-def run_state(folder: Path) -> RunStanding:
-    """Tell how a run stands; nothing is written and its writer is not disturbed.
-
-    Args:
-        folder: the run folder, or the head's ledger.
-
-    Raises:
-        RunError: when there is no such run.
-        LedgerError: when its ledger cannot be read.
-    """
-    with LedgerReader(folder) as reader:
-        run = reader.run()
-        config = None if is_attached(run) else read_config(run, reader.path.parent).config
-        return state_of(reader, config, reader.executions())
 
 
 def state_of(

@@ -47,12 +47,8 @@ from ecorl.runtime.scheduling.lane_places import lane_place
 from ecorl.runtime.scheduling.offload import OffloadLane
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
 from ecorl.runtime.training import FrozenModel, KeptModel, TrainingSide, this_node
-from ecorl.telemetry.sources.specs import card_id
 
 logger = logging.getLogger(__name__)
-
-CARD_ID = card_id(0)
-"""The first simulated card."""
 
 
 class LocalRuntime(StageHooks):

@@ -73,11 +73,6 @@ class HookClock:
         return self._hook_s
 
     @property
-    def n_events(self) -> int:
-        """Stage starts, ends, submissions and joins so far, on all threads."""
-        return self._n_events
-
-    @property
     def time(self) -> HookTime:
         """All that was counted so far, with the threads beside those of the training."""
         return HookTime(self._hook_s, self._n_events, self._beside_s)

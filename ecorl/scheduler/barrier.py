@@ -66,11 +66,6 @@ class BarrierOutcome:
     timed_out: bool
     fault: str | None
 
-    @property
-    def complete(self) -> bool:
-        """Whether every row arrived."""
-        return not self.missing and not self.invalid
-
 
 @dataclass(slots=True)
 class _Pending:

@@ -51,16 +51,9 @@ class Quarantine:
         self._clock = clock
         self._lock = threading.Lock()
         self._faults_in_row = 0
-        self._n_faults = 0
         self._backoff_s = backoff_s
         self._until_s: float | None = None
         self._probing = False
-
-    @property
-    def n_faults(self) -> int:
-        """Number of faults since the start."""
-        with self._lock:
-            return self._n_faults
 
     def available(self) -> bool:
         """Whether a batch may be sent now: not in quarantine, or due for a probe."""
@@ -115,7 +108,6 @@ class Quarantine:
             self._fail(fault)
 
     def _fail(self, fault: str) -> None:
-        self._n_faults += 1
         self._faults_in_row += 1
         if self._until_s is not None and not self._probing:
             return

@@ -157,11 +157,6 @@ class RunTable:
         """Stages of which the run has measured the GPU path's costs."""
         return self.levels.measured
 
-    @property
-    def measured_on_card(self) -> frozenset[Stage]:
-        """Stages of which it has measured the card's."""
-        return self.levels.measured_on_card
-
     def work(self, state: SchedulerState) -> Work:
         """Return what the stages of the iteration cost whose batch is to be placed.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 import threading
@@ -15,8 +14,6 @@ import uvicorn
 
 from ecorl.serve.app import ScoringService
 from ecorl.serve.connections import ClientConnection
-
-logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 75
 """Idle connections are kept for so long, as other servers do: a client that sends on one while it

@@ -75,11 +75,6 @@ class BatchedEnv(VecEnv):
         self._may: tuple[Any, Any] = (0.0, 0.0)
         self._seen: Float32 = np.zeros((n_envs, N_FEATURES), dtype=np.float32)
 
-    @property
-    def simulation(self) -> Simulation:
-        """The episodes under way."""
-        return self._simulation
-
     def reset(self) -> Float32:
         """Draw a round of episodes."""
         trace = draw_trace(self._draw(self._rng, self.num_envs), self._rng)

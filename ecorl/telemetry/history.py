@@ -121,12 +121,6 @@ class PowerHistory:
         """Longest time for which a reading stands without a successor, s."""
         return self._hold_s
 
-    @property
-    def device_ids(self) -> tuple[str, ...]:
-        """Devices that are registered or have been sampled."""
-        with self._lock:
-            return tuple(self._tracks)
-
     def register(self, device_id: str, provenance: Provenance) -> None:
         """Make a device known before its first sample.
 

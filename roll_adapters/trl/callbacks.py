@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from ecorl.runtime.memory import record_peak_memory
 if TYPE_CHECKING:
     from roll_adapters.trl.attachment import TrlAttachment
 
-logger = logging.getLogger(__name__)
 
 _METRICS = {
     "loss": "loss",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ecorl.config import load_config, save_config, validate_config
+from ecorl.config import config_toml, load_config, validate_config
 from ecorl.control import Command
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, GuardRefusal, Stage
@@ -48,7 +48,7 @@ LEARNED = ("the learned policy's choice: ", "kept on the host: ", "as usual on t
 def trained(config, folder, *, rows=None, follows=None, steady=False):
     """Run a config by the command; the folder of its record."""
     path = folder / f"{config.name}.toml"
-    save_config(config, path)
+    path.write_text(config_toml(config), encoding="utf-8")
     env = {k: v for k, v in os.environ.items() if k not in (FOLLOWS, NOTES, STEADY)}
     env |= {NOTES: str(rows)} if rows else {}
     env |= {FOLLOWS: str(follows)} if follows else {}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from benchmarks.studies.frameworks.samples import count_samples
-from ecorl.config import save_config, validate_config
+from ecorl.config import config_toml, validate_config
 from ecorl.control import Command, Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
@@ -31,7 +31,7 @@ ROLES = (Stage.REWARD, Stage.REFERENCE)
 def started(settings, folder):
     """Start a run by the command."""
     path = folder / f"{settings.name}.toml"
-    save_config(settings, path)
+    path.write_text(config_toml(settings), encoding="utf-8")
     return subprocess.Popen(
         [sys.executable, "-m", "ecorl.cli", "run", "--config", str(path)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

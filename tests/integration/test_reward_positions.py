@@ -299,7 +299,8 @@ def test_padding_on_either_side_changes_nothing(root, cases, truths, name, side)
     inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
     with torch.inference_mode():
         right = truths[name].model(**inputs).logits[:, 0].numpy()
-    batch = ScoreBatch.from_padded([str(i) for i in range(len(rows))], ids, mask)
+    names, unpadded = tuple(map(str, range(len(rows)))), zip(ids, mask, strict=True)
+    batch = ScoreBatch(names, tuple(row[real != 0] for row, real in unpadded), (0,) * len(rows))
     for engine, way in (
         (TorchEngine(root / name, Stage.REWARD), "torch"),
         (FpgaEngine(root / name, Stage.REWARD), "INT8"),

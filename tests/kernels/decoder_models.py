@@ -7,9 +7,9 @@ import functools
 import numpy as np
 
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
-from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.numerics.formats import integer_decoder, rope_tables
 from ecorl.engines.models.checkpoint import load_decoder
+from tests.fakes.gemm_library import GemmLibrary
 from tests.golden.decoder import GoldenDecoder
 
 VOCAB = 97
@@ -98,7 +98,7 @@ def _make_extreme(model):
 
 @functools.cache
 def library(build):
-    return CsimLibrary.load(build)
+    return GemmLibrary.load(build)
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kernel_benches import kernels_chosen
 
 from ecorl.engines.fpga.csim.build import ap_headers, kernel_root, read_flags
-from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.errors import DataflowError, EngineError
+from tests.fakes.gemm_library import GemmLibrary
 from tests.kernels.decoder_models import VOCAB, decoder, library, same, saved_decoder
 
 REGIONS = Path(__file__).with_name("dataflow_regions.cpp")
@@ -216,7 +216,7 @@ def test_a_kernel_with_a_fifo_too_shallow_ends_its_bench(require_tool, tmp_path)
 
 
 def test_a_kernel_gives_the_same_at_every_depth_that_is_enough(as_declared):
-    lib = CsimLibrary.load("fast")
+    lib = GemmLibrary.load("fast")
     rng = np.random.default_rng(5)
     a, w = (rng.integers(-128, 128, (n, 300)).astype(np.int8) for n in (130, 77))
     packed, wanted = lib.pack(w), a.astype(np.int32) @ w.T.astype(np.int32)

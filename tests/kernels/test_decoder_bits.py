@@ -18,7 +18,6 @@ from ecorl.engines.fpga.csim.decoder import LOGPROB_BITS, REWARD_BITS, Int8Decod
 from ecorl.engines.fpga.cycles.attention import MhaCounts
 from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale
 from ecorl.engines.models.checkpoint import load_decoder
-from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
 from tests.kernels.decoder_models import (
     VOCAB,
@@ -264,10 +263,10 @@ def test_the_side_of_the_padding_changes_no_bit(folder_of, lengths, spare, seed)
     for i, row in enumerate(rows):
         left[i, width - len(row) :], left_mask[i, width - len(row) :] = row, 1
         right[i, : len(row)], right_mask[i, : len(row)] = row, 1
-    names = tuple(map(str, range(len(rows))))
     model, wanted = decoder(folder), decoder(folder).score(rows)
     for ids, mask in ((left, left_mask), (right, right_mask)):
-        assert same(model.score(ScoreBatch.from_padded(names, ids, mask).token_ids), wanted)
+        padded = zip(ids, mask, strict=True)
+        assert same(model.score([row[real != 0] for row, real in padded]), wanted)
 
 
 @pytest.mark.parametrize("n_cards", [1, 2])

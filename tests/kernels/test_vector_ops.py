@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
-from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import EngineError
+from tests.fakes.gemm_library import GemmLibrary
 from tests.kernels.decoder_models import VOCAB, same, saved_decoder
 from tests.kernels.kernel_benches import (
     check_resources,
@@ -33,7 +33,7 @@ def _needs_compiler(require_tool):
 
 @functools.cache
 def library(build):
-    return CsimLibrary.load(build)
+    return GemmLibrary.load(build)
 
 
 @pytest.fixture(scope="session")

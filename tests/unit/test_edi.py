@@ -112,7 +112,6 @@ def test_eq_5_after_a_running_mean():
         matrix.update(reading(value))
     cell = matrix.cell(Stage.REWARD, "gpu", Provenance.MEASURED)
     assert cell.value_j_per_token == pytest.approx(3.0)
-    assert matrix.confidence(Stage.REWARD, "gpu", Provenance.MEASURED).profiled
     after = matrix.update(reading(13.0))
     assert after.value_j_per_token == pytest.approx(0.95 * 3.0 + 0.05 * 13.0)
     assert after.mean_j_per_token == pytest.approx(5.5)
@@ -141,18 +140,6 @@ def test_provenances_never_share_a_cell():
     matrix.update(reading(1.0, Provenance.MODELLED))
     matrix.update(reading(9.0, Provenance.MEASURED))
     assert [c.value_j_per_token for c in matrix.cells()] == [9.0, 1.0]
-    assert matrix.best(Stage.REWARD, "gpu").provenance is Provenance.MEASURED
-    assert matrix.best(Stage.REWARD, "u55c") is None
-
-
-def test_confidence_of_an_empty_cell():
-    c = EdiMatrix().confidence(Stage.CRITIC, "gpu", Provenance.MEASURED)
-    assert (c.count, c.std_j_per_token, c.standard_error_j_per_token, c.profiled) == (
-        0,
-        None,
-        None,
-        False,
-    )
 
 
 @given(st.lists(FIGURES, min_size=2, max_size=60))
@@ -164,10 +151,6 @@ def test_mean_and_spread_match_the_textbook(values):
     assert cell.mean_j_per_token == pytest.approx(statistics.fmean(values), abs=1e-6)
     assert cell.value_j_per_token == cell.mean_j_per_token
     assert cell.std_j_per_token == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-5)
-    c = matrix.confidence(Stage.REWARD, "gpu", Provenance.MEASURED)
-    assert c.standard_error_j_per_token == pytest.approx(
-        cell.std_j_per_token / math.sqrt(len(values))
-    )
 
 
 @given(st.lists(READINGS, max_size=40), st.integers(0, 10), st.floats(0.01, 1))
@@ -247,10 +230,9 @@ def test_models_and_variants_have_cells_of_their_own():
     assert matrix.cell(*at, role_name="math").value_j_per_token == 2.0
     assert matrix.cell(*at, role_name="math", variant="BF16").value_j_per_token == 3.0
     assert matrix.cell(*at, variant="BF16") is None
-    assert matrix.best(*at[:2], role_name="math", variant="BF16").value_j_per_token == 3.0
-    assert matrix.best(*at[:2], role_name="code") is None
-    assert matrix.confidence(*at, role_name="math").count == 1
-    assert matrix.confidence(*at, role_name="code").count == 0
+    assert matrix.cell(*at, role_name="math", variant="BF16").value_j_per_token == 3.0
+    assert matrix.cell(*at, role_name="math").count == 1
+    assert matrix.cell(*at, role_name="code") is None
 
 
 def test_path_costs_are_one_a_model():
@@ -438,8 +420,6 @@ def test_a_reading_without_energy_is_learnt_as_a_time_and_is_no_cell():
     (times,) = matrix.times()
     assert (times.count, times.mean_time_s_per_token, times.last_batch) == (1, 0.9, 0)
     assert (times.recent_s_per_token, times.n_recent, times.mean_length) == (None, 0, None)
-    assert matrix.best(Stage.REWARD, "gpu") is None
-    assert not matrix.confidence(Stage.REWARD, "gpu", Provenance.MEASURED).count
 
 
 def test_times_without_energy_have_the_figures_of_those_with_it():

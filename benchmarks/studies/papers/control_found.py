@@ -30,7 +30,7 @@ from ecorl.carbon.forecasts.history import HOUR_S
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
-from ecorl.controllers.clairvoyant.lp import optimum
+from ecorl.controllers.clairvoyant.lp import lp_bound
 from ecorl.controllers.learning.soft_q import SOFT_Q_PRINTED
 from ecorl.controllers.planning.baselines import raced
 from ecorl.controllers.problem.table import GearTable
@@ -186,7 +186,7 @@ def _saved_at_best(
     problems: Sequence[TrainingProblem], static: Sequence[TrainingProblem], series: Series
 ) -> float:
     """Share of a static training's emissions that the clairvoyant optimum saves."""
-    best = sum(optimum(problem, series).carbon_g for problem in problems)
+    best = sum(lp_bound(problem, series).carbon_g for problem in problems)
     return 1.0 - best / sum(raced(problem, series).carbon_g for problem in static)
 
 
@@ -297,7 +297,7 @@ def shifted_jobs(series: Series, first_day: int, every_h: int) -> dict[str, floa
         problem = jobs.problem(series.start_s + hour * HOUR_S, table)
         at_once += raced(problem, series).carbon_g
         shifted += play(build("carl", problem), problem, Knowledge(series), series).carbon_g
-        best += optimum(problem, series).carbon_g
+        best += lp_bound(problem, series).carbon_g
     return {"carl_cut": 1.0 - shifted / at_once, "carl_cut_best": 1.0 - best / at_once}
 
 

@@ -86,7 +86,6 @@ class ElectricityMapsFeed:
             name="electricity_maps",
             source=source,
             interval_s=HOUR_S,
-            needs_key=KEY_VARIABLE,
             licence="the terms of the account",
         )
         self._client = JsonClient(source, base_url, {"auth-token": key}, limits)

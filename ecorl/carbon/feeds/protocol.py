@@ -19,7 +19,6 @@ class FeedInfo:
         name: as its readings name it.
         source: who gives the figures, and of which place, in one phrase.
         interval_s: length of the intervals that its values hold for, s.
-        needs_key: the environment's variable that holds its key; None where it needs none.
         licence: under which its figures are given; None where nobody says.
         is_stated: whether the run's user stated the figure, so that nobody else judges it.
         day_s: how long a day of the grid takes, s: less where time is played faster.
@@ -28,7 +27,6 @@ class FeedInfo:
     name: str
     source: str
     interval_s: float
-    needs_key: str | None = None
     licence: str | None = None
     is_stated: bool = False
     day_s: float = 86400.0

@@ -84,7 +84,6 @@ class WattTimeFeed:
             name="watttime",
             source=f"WattTime, region {region}",
             interval_s=FIVE_MINUTES_S,
-            needs_key=KEY_VARIABLE,
             licence="the terms of the account",
         )
         login = base64.b64encode(f"{user}:{password.reveal()}".encode()).decode()

@@ -1,4 +1,4 @@
-"""A forecast by one rule alone, and what all forecasters here share."""
+"""What forecasts by rules share: how much of the past they take, their intervals and limits."""
 
 from __future__ import annotations
 
@@ -7,69 +7,14 @@ import math
 import numpy as np
 
 from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.hindcast import WINDOW_H, hindcast
-from ecorl.carbon.forecasts.history import DAY_S, FloatArray, History, IntArray
-from ecorl.carbon.forecasts.intervals import PATTERN_DAYS, DayPattern, learn_spread
-from ecorl.carbon.forecasts.rules import Rule, memory_days, predict
+from ecorl.carbon.forecasts.hindcast import WINDOW_H
+from ecorl.carbon.forecasts.history import DAY_S, FloatArray, IntArray
+from ecorl.carbon.forecasts.intervals import PATTERN_DAYS
+from ecorl.carbon.forecasts.rules import Rule, memory_days
 from ecorl.carbon.series import Series
 
 Bounds = tuple[float, float]
 """What a signal cannot be below and above, in its unit: (0, 1) for a share."""
-
-
-class RuleForecaster:
-    """Forecasts by one rule, with intervals from the errors that the rule made before.
-
-    Args:
-        name: who forecasts.
-        rule: the rule.
-        bounds: what the signal cannot be below and above, in its unit; None where nothing is known.
-    """
-
-    def __init__(self, name: str, rule: Rule, bounds: Bounds | None = None) -> None:
-        self.name, self.rule = name, rule
-        self._bounds = bounds
-
-    def forecast(self, past: Series, n: int) -> Forecast:
-        """What the next intervals will bring; see `Forecaster.forecast`.
-
-        Args:
-            past: what is known.
-            n: number of intervals.
-
-        Raises:
-            FeedSilent: when the past holds no value at all.
-            ValueError: when `n` is below 1.
-        """
-        return forecast_by_rule(self.name, self.rule, past, n, self._bounds)
-
-
-def forecast_by_rule(
-    name: str, rule: Rule, past: Series, n: int, bounds: Bounds | None
-) -> Forecast:
-    """The forecast of one rule, with intervals from the errors that it made before.
-
-    Args:
-        name: who forecasts.
-        rule: the rule.
-        past: what is known.
-        n: number of intervals.
-        bounds: to where the forecast is clipped; None for no limits.
-
-    Raises:
-        FeedSilent: when the past holds no value at all.
-        ValueError: when `n` is below 1.
-    """
-    near = newest_days(past, days_to_learn(rule))
-    now, leads = next_intervals(near, n)
-    history = History(near)
-    tried = hindcast(history)
-    pattern = DayPattern(history)
-    said = predict(history, (rule,), tried.origins, tried.groups.probes)[0]
-    errors = (tried.truth - said) / pattern.at(tried.origins, tried.groups.probes)
-    middle = predict(history, (rule,), now, leads)[0, 0]
-    low, high = learn_spread(errors, tried).around(middle, leads, pattern.at(now, leads)[0])
-    return clipped(name, past, (middle, low, high), bounds)
 
 
 def days_to_forecast(*rules: Rule) -> int:

@@ -12,10 +12,6 @@ from numpy.typing import NDArray
 from ecorl.carbon.series import Series
 from ecorl.grid import Fuel, Gas, Scope
 
-DIFFERS_FROM = 0.005
-"""From this relative difference on a computed value differs from the stated one: half a percent,
-above what the rounding of whole megawatts and grams makes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -67,43 +63,3 @@ class GridTrace:
     repairs: tuple[Repair, ...]
     generation_mw: Series | None = None
     doubted: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How well the intensities computed from a mix agree with those that the file states.
-
-    Attributes:
-        n: number of intervals that have both.
-        largest_g_per_kwh: largest difference, g/kWh.
-        n_differ: number of intervals in which they differ by more than `DIFFERS_FROM`.
-    """
-
-    n: int
-    largest_g_per_kwh: float
-    n_differ: int
-
-
-def agreement(trace: GridTrace) -> Agreement | None:
-    """Compare what was computed from the mix with the file's own column.
-
-    Args:
-        trace: a recording; values that were repaired away are not compared.
-
-    Returns:
-        The differences, or None where the file states no intensity beside its mix, or no interval
-        has both.
-    """
-    if trace.stated is None:
-        return None
-    stated = trace.stated.values
-    differences = np.abs(trace.series.values - stated)
-    is_known = ~np.isnan(differences)
-    if not is_known.any():
-        return None
-    n_differ = np.count_nonzero(differences[is_known] > DIFFERS_FROM * np.abs(stated[is_known]))
-    return Agreement(
-        n=int(np.count_nonzero(is_known)),
-        largest_g_per_kwh=float(differences[is_known].max()),
-        n_differ=int(n_differ),
-    )

@@ -10,13 +10,12 @@ cap on low precision.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ecorl.carbon.series import Series
-from ecorl.controllers.clairvoyant.lp import ClairvoyantBound, optimum
+from ecorl.controllers.clairvoyant.lp import ClairvoyantBound, lp_bound
 from ecorl.controllers.clairvoyant.network import EpochNetwork
 from ecorl.controllers.clairvoyant.replayed import played_actions
 from ecorl.controllers.clairvoyant.search import best_prices
@@ -37,7 +36,6 @@ class LagrangianBound:
         free: the bound without what changes cost.
         played: what became of the schedule in a replay.
         actions: the schedule, epoch by epoch.
-        seconds: that it took to compute, s.
     """
 
     cost_g: float
@@ -46,12 +44,6 @@ class LagrangianBound:
     free: ClairvoyantBound
     played: PlayedTraining
     actions: tuple[TrainingAction, ...] = field(repr=False)
-    seconds: float
-
-    @property
-    def gap(self) -> float:
-        """Share of its costs that the schedule lies above the bound."""
-        return (self.played.cost_g - self.cost_g) / max(self.played.cost_g, 1e-300)
 
 
 def lagrangian_bound(problem: TrainingProblem, truth: Series) -> LagrangianBound:
@@ -79,8 +71,8 @@ def bounded(network: EpochNetwork, truth: Series) -> LagrangianBound:
         ConfigError: when the series does not fit the problem.
         MissingToolError: without SciPy.
     """
-    began_s, p = time.perf_counter(), network.problem
-    free = optimum(p, truth)
+    p = network.problem
+    free = lp_bound(p, truth)
     prices = best_prices(network, free.price)
     found = []
     may_end = np.arange(network.n_epochs) == prices.end
@@ -95,5 +87,4 @@ def bounded(network: EpochNetwork, truth: Series) -> LagrangianBound:
         free=free,
         played=played,
         actions=actions,
-        seconds=time.perf_counter() - began_s,
     )

@@ -9,10 +9,8 @@ changes cost is left out, and epochs may be of any length, so that no controller
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from ecorl.controllers.clairvoyant.programme import EndOptimum, end_optimum
 from ecorl.controllers.clairvoyant.spans import interval_spans
 from ecorl.controllers.horizon.pricing import Price
 from ecorl.controllers.problem.table import FloatArray, TrainingAction
-from ecorl.controllers.problem.training import HOUR_S, TrainingProblem
+from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.errors import ConfigError
 
 _ROUNDING = 1e-8
@@ -40,16 +38,12 @@ class ClairvoyantBound:
         price_g_per_token: the grams that one token less would save, at the same cap in tokens.
         low_price_g_per_token: what a token in low precision costs beside that, because the cap
             leaves no room for another; 0 where it does not bind.
-        slack_g_per_h: the grams that a deadline one hour later would save; below 0 where keeping
-            the machines for that hour costs more. None where the series does not reach so far.
         is_exact: whether a schedule reaches the bound, epochs being short: nothing is lost by
             changes, and nothing is trained beyond the budget.
         begins_s: ``[N] float64``, where the spans of the schedule begin, s since 1970.
         seconds_each: ``[N] float64``, how long they are, s.
         shares: by action, ``[N] float64``: the share of each span that is spent with it. The rest
             is a pause, or after the end.
-        n_solved: number of ends for which HiGHS was asked.
-        seconds: that it took to compute, s.
     """
 
     carbon_g: float
@@ -57,13 +51,10 @@ class ClairvoyantBound:
     end_s: float
     price_g_per_token: float
     low_price_g_per_token: float
-    slack_g_per_h: float | None
     is_exact: bool
     begins_s: FloatArray = field(repr=False)
     seconds_each: FloatArray = field(repr=False)
     shares: Mapping[TrainingAction, FloatArray] = field(repr=False)
-    n_solved: int = 1
-    seconds: float = 0.0
 
     @property
     def cost_g(self) -> float:
@@ -92,29 +83,6 @@ def lp_bound(problem: TrainingProblem, truth: Series) -> ClairvoyantBound:
         ConfigError: when the series lacks a value between start and deadline, or it is negative.
         MissingToolError: without SciPy.
     """
-    began_s = time.perf_counter()
-    found = optimum(problem, truth)
-    slack_g_per_h = None
-    # A series that ends before then, or lacks a value, leaves the worth of an hour unknown.
-    with suppress(ConfigError):
-        later = replace(problem, deadline_s=problem.deadline_s + HOUR_S)
-        slack_g_per_h = found.cost_g - optimum(later, truth).cost_g
-    took_s = time.perf_counter() - began_s
-    return replace(found, slack_g_per_h=slack_g_per_h, seconds=took_s)
-
-
-def optimum(problem: TrainingProblem, truth: Series) -> ClairvoyantBound:
-    """The same without the worth of an hour, which takes a second solution.
-
-    Args:
-        problem: what has to be met.
-        truth: the intensities, g/kWh.
-
-    Raises:
-        ConfigError: as `lp_bound`.
-        MissingToolError: without SciPy.
-    """
-    began_s = time.perf_counter()
     ends = PricedEnds(problem, interval_spans(problem, truth))
     best_g = np.full(len(ends.seconds), np.inf)
     if ends.wait_g.any():
@@ -122,7 +90,7 @@ def optimum(problem: TrainingProblem, truth: Series) -> ClairvoyantBound:
     else:
         # Nothing is saved by an early end: the whole time is there to train in.
         best_g[-1] = -np.inf
-    open_g, cheapest, n_solved = best_g.copy(), None, 0
+    open_g, cheapest = best_g.copy(), None
     while cheapest is None or open_g.min() < cheapest.cost_g * (1.0 - _ROUNDING):
         at = int(open_g.argmin())
         if open_g[at] == np.inf:
@@ -130,7 +98,6 @@ def optimum(problem: TrainingProblem, truth: Series) -> ClairvoyantBound:
         more_g, box = ends.tightened(at)
         best_g = np.maximum(best_g, more_g)
         found = end_optimum(ends, at, box)
-        n_solved += 1
         if found is not None:
             # The dual at the solver's prices is a bound, however exact the solver is.
             best_g = np.maximum(best_g, ends.least_g(np.array([found.price]))[0])
@@ -140,8 +107,7 @@ def optimum(problem: TrainingProblem, truth: Series) -> ClairvoyantBound:
             best_g[at] = np.inf
         open_g = np.maximum(open_g, best_g)
         open_g[at] = np.inf
-    told = _told(ends, cheapest, min(cheapest.cost_g, float(best_g.min())))
-    return replace(told, n_solved=n_solved, seconds=time.perf_counter() - began_s)
+    return _told(ends, cheapest, min(cheapest.cost_g, float(best_g.min())))
 
 
 def _told(ends: PricedEnds, found: EndOptimum, cost_g: float) -> ClairvoyantBound:
@@ -163,7 +129,6 @@ def _told(ends: PricedEnds, found: EndOptimum, cost_g: float) -> ClairvoyantBoun
         end_s=p.start_s + end_s,
         price_g_per_token=found.price.g_per_token,
         low_price_g_per_token=found.price.low_g_per_token,
-        slack_g_per_h=None,
         is_exact=loses_none and bool(tokens <= p.tokens * (1.0 + 1e-6)),
         begins_s=p.start_s + edges_s[:-1],
         seconds_each=ends.seconds,

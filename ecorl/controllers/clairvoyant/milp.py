@@ -64,9 +64,6 @@ class ChangeBound:
         incumbent_g: costs of HiGHS's best schedule as it counts them; None without one.
         played: what became of the best schedule in a replay.
         actions: that schedule, epoch by epoch until the last token.
-        price_g_per_token: what a token is worth in Lagrange's bound, g.
-        n_arcs: number of arcs that HiGHS chose among at last.
-        seconds: that it took to compute, s.
     """
 
     cost_g: float
@@ -76,9 +73,6 @@ class ChangeBound:
     incumbent_g: float | None
     played: PlayedTraining
     actions: tuple[TrainingAction, ...] = field(repr=False)
-    price_g_per_token: float
-    n_arcs: int
-    seconds: float
 
     @property
     def gap(self) -> float:
@@ -105,7 +99,6 @@ def milp_bound(problem: TrainingProblem, truth: Series, time_limit_s: float = 20
         ConfigError: when the series does not fit the problem.
         MissingToolError: without SciPy.
     """
-    began_s = time.perf_counter()
     network = EpochNetwork(problem, truth)
     warm = bounded(network, truth)
     found = ChangeBound(
@@ -116,16 +109,13 @@ def milp_bound(problem: TrainingProblem, truth: Series, time_limit_s: float = 20
         incumbent_g=None,
         played=warm.played,
         actions=warm.actions,
-        price_g_per_token=warm.price.g_per_token,
-        n_arcs=0,
-        seconds=0.0,
     )
     if not found.is_optimal:
         # Ends that cost more than the schedule that is known are none of the optimum.
         may_end = warm.ends_g <= _worst_g(found)
         values = network.values(warm.price, may_end)
         found = _closer(network, truth, found, values, time_limit_s)
-    return replace(found, seconds=time.perf_counter() - began_s)
+    return found
 
 
 def _closer(
@@ -149,7 +139,6 @@ def _closer(
             found,
             cost_g=max(found.cost_g, bound_g),
             programme_g=max(found.programme_g or bound_g, bound_g),
-            n_arcs=len(arcs.epoch),
         )
         if answer.actions:
             found = replace(found, incumbent_g=answer.cost_g)

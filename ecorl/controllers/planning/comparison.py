@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from ecorl.carbon.series import Series
-from ecorl.control import Gear, GearChoice, Why
+from ecorl.control import Gear, GearChoice
 from ecorl.controllers.catalogue import build
 from ecorl.controllers.clairvoyant.lp import ClairvoyantBound, lp_bound
 from ecorl.controllers.horizon.receding import STOCHASTIC
@@ -75,12 +75,10 @@ class EpochAction:
     Attributes:
         start_s: begin of the epoch, s since 1970.
         action: width and gear.
-        is_shielded: whether the budget decided.
     """
 
     start_s: float
     action: TrainingAction
-    is_shielded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +236,7 @@ def compared(
     epochs: list[EpochAction] = []
 
     def watch(now_s: float, found: GearChoice, progress: Progress) -> None:
-        epochs.append(EpochAction(now_s, action_of(found), found.why is Why.SHIELDED))
+        epochs.append(EpochAction(now_s, action_of(found)))
 
     controllers = []
     for name in names:

@@ -56,13 +56,11 @@ class GridAhead:
         past: what is known.
         start_s: begin of the first hour, s since 1970: an hour's begin, as `GridPast.begin_s` says.
         middle: ``[hours] float64``, the expected course, g/kWh.
-        fan: ``[hours, nodes] float64``, equally likely values of each hour, to a controller.
     """
 
     past: GridPast
     start_s: float
     middle: FloatArray
-    fan: FloatArray
 
     def course(self, values: FloatArray | None = None) -> Series:
         """The past with a course after it, in hours.
@@ -144,7 +142,7 @@ def grid_ahead(past: GridPast, start_s: float, n_hours: int) -> GridAhead:
     fan = LevelFan(FanShape(), DAY_H * past.hour_s)
     values = fan.values(past.hours, start_s, end_s, past.forecast)
     assert values is not None
-    return GridAhead(past, start_s, values[:, len(NODES) // 2], values)
+    return GridAhead(past, start_s, values[:, len(NODES) // 2])
 
 
 def _autoregressions(rng: np.random.Generator, n: int, hours: int, memory_h: float) -> FloatArray:

@@ -10,7 +10,6 @@ from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.problem.training import Kept, TrainingProblem
 from ecorl.errors import ConfigError, DataError
 
-DAY_S = 86400.0
 _KEY = "carbon.control"
 
 

@@ -54,11 +54,6 @@ class Versions:
         found = self._data["current"]
         return None if found is None else int(found)
 
-    @property
-    def entries(self) -> list[dict[str, Any]]:
-        """What happened, oldest first."""
-        return list(self._data["entries"])
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other commands out of the folder.

@@ -52,13 +52,11 @@ class LinearFit:
         coefficients: ``[n_terms] float64``.
         spread: robust standard deviation of a reading about it, over its value.
         n: readings that it was made from.
-        n_outliers: readings that were not believed.
     """
 
     coefficients: Float64
     spread: float
     n: int
-    n_outliers: int
 
     def at(self, terms: Float64) -> Float64:
         """Its values at terms ``[..., n_terms]``."""
@@ -108,9 +106,7 @@ def fit_linear(terms: Float64, values: Float64) -> LinearFit:
     kept = np.abs(residual - centre) <= max(_SPREADS * spread, _CLOSE)
     coefficients = _nnls(terms[kept], values[kept], guess[kept])
     final = np.maximum(terms[kept] @ coefficients, 1e-300)
-    return LinearFit(
-        coefficients, _spread(values[kept] / final - 1.0), int(kept.sum()), int((~kept).sum())
-    )
+    return LinearFit(coefficients, _spread(values[kept] / final - 1.0), int(kept.sum()))
 
 
 def nearby_median(order_by: Float64, values: Float64) -> Float64:

@@ -118,10 +118,6 @@ class ScenarioResult:
         best = max(self.judged[name] for name in RULES)
         return self.has_value and best <= HARD_RULE * self.judged["planner"]
 
-    def energy_without_cards(self, policy: str) -> float:
-        """Mean energy of a policy over that of the same GPUs in a machine without cards."""
-        return float(self.scores[policy].energy_without_cards.mean())
-
     def worst_loss(self, policy: str) -> float:
         """Most energy above always-GPU's over the seeds, as a share of it; 0 without a loss."""
         return float(np.maximum(self.scores[policy].energy - 1.0, 0.0).max())

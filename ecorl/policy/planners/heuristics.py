@@ -6,7 +6,7 @@ goes to the GPU, as for every policy. What it knows of costs is the simulation's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -18,8 +18,6 @@ from ecorl.scheduler.tables import Float64
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import Trace
 from ecorl.stages import CONCURRENT, FPGA, GPU, card_done_s
-
-SimPolicy = Callable[[Simulation], Codes]
 
 FROZEN = (Stage.REWARD, Stage.REFERENCE)
 PAPER_L_MAX = 2048.0

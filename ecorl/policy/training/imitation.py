@@ -51,8 +51,6 @@ READING_AGE = 15.0
 """Batches in which a reading loses two thirds of its worth: tenants come and go in as many."""
 
 Arrays = dict[str, Float32]
-Progress = Callable[[str, int, int], None]
-"""Called with what is done, and how much of how much."""
 
 
 @dataclass(frozen=True, slots=True)

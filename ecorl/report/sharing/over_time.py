@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,14 +137,3 @@ def _emitted(
         return _Part(found.carbon_g, None, None)
     mean = found.carbon_g / kwh_from_joules(found.facility_j)
     return _Part(found.carbon_g, mean, found.facility_j / found.known_j)
-
-
-def total_g(intervals: Sequence[EmissionInterval]) -> float | None:
-    """Sum of the grams by the average intensity; None where one of them is unknown.
-
-    Args:
-        intervals: of a run.
-    """
-    parts = [interval.carbon_g for interval in intervals]
-    known = [g for g in parts if g is not None]
-    return math.fsum(known) if known and len(known) == len(parts) else None

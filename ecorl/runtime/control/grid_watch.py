@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +23,6 @@ from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
 from ecorl.ledger.control import ControlRecord
 from ecorl.records import FaultKind
 from ecorl.units import carbon_g
-
-logger = logging.getLogger(__name__)
 
 FIRST_ANSWER_S = 30.0
 """How long a start waits for the feeds' first answer, s. Invented: longer than a feed's own limits,

@@ -16,7 +16,6 @@ with n_d(t) the number of executions that hold d at t.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -27,8 +26,6 @@ from typing import Protocol
 
 from ecorl.records import EnergyMethod, Provenance, StageEnergy, StageResult, weakest
 from ecorl.runtime.energy.held_devices import DeviceWindow, HeldDevices, union
-
-logger = logging.getLogger(__name__)
 
 _KEPT_S = 10.0
 """How long a window is remembered after all that could overlap it has been settled, s. Invented:

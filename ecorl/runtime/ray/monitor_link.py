@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +19,6 @@ from ecorl.records import DeviceKind, Role, StageResult
 from ecorl.runtime.handles import Span
 from ecorl.runtime.monitor import NodeEnergy, NodePower
 from ecorl.runtime.ray.monitor import ExecutionKey, MonitorNews, key_of
-
-logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
 """How often the scheduler asks a monitor for news, s."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +16,6 @@ from ecorl.files import write_whole
 from ecorl.ledger import FileReader, Ledger, NodeRecord, node_file
 from ecorl.ledger.rows import NodeRow
 from ecorl.runtime.ray.monitor_link import RemoteMonitor
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ecorl.sim.families.jobs import (
     real_pairs,
     wrong_table_scenarios,
 )
-from ecorl.sim.families.paper import at_scale, paper_scenarios
+from ecorl.sim.families.paper import paper_scenarios
 from ecorl.sim.families.pools import (
     ALL,
     FROZEN,
@@ -29,7 +29,6 @@ __all__ = [
     "HELD_OUT_ALGORITHM",
     "HELD_OUT_GPU",
     "HELD_OUT_SIZE",
-    "at_scale",
     "cpu_profile",
     "drift_scenarios",
     "hypothetical_scenarios",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ecorl.records import Algorithm, Stage
@@ -56,14 +54,3 @@ def _paper(rng: np.random.Generator, name: str, harder: bool) -> Scenario:
         off_policy=bool(not harder and rng.random() < 0.1),
         reward_calls=1 if harder or rng.random() < 0.9 else 4,
     )
-
-
-def at_scale(scenario: Scenario, n_gpus: int) -> Scenario:
-    """Move a job to another number of GPUs, with one card for every eight.
-
-    Args:
-        scenario: the job.
-        n_gpus: GPUs.
-    """
-    return replace(scenario, name=f"{scenario.name}-n{n_gpus}", n_gpus=n_gpus,
-                   n_cards=max(1, n_gpus // 8))  # fmt: skip

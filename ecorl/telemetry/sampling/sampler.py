@@ -59,6 +59,9 @@ class Sampler:
         on_fault: called with device, error name and time when a fault of a device starts or
             changes, and with None as the name when it ends. A source that did not open is named
             by its type.
+
+    Attributes:
+        reports: one a spec: the source chosen, and why the others were not.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Sampler:
         self._smoothers: dict[str, Smoother] = {}
         self._faults: dict[str, str] = {}
         self._logged: set[str] = {"sampler"}
-        self._reports: tuple[SourceReport, ...] = ()
+        self.reports: tuple[SourceReport, ...] = ()
         self._devices: tuple[DeviceInfo, ...] = ()
         self._reasons: dict[str, str] = {}
         self._limits_s: dict[str, float] = {}
@@ -114,7 +117,7 @@ class Sampler:
         if not self._ready.wait(timeout_s):
             logger.warning("no answer from the power sampler within %.0f s; going on", timeout_s)
             return
-        for report in self._reports:
+        for report in self.reports:
             if report.user_error is not None:
                 self.stop()
                 kind = DataError if report.error == DataError.__name__ else UserError
@@ -138,11 +141,6 @@ class Sampler:
         self.stop()
 
     @property
-    def reports(self) -> tuple[SourceReport, ...]:
-        """One report a spec: the source chosen, and why the others were not."""
-        return self._reports
-
-    @property
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices that are sampled."""
         return self._devices
@@ -150,8 +148,8 @@ class Sampler:
     @property
     def unread(self) -> tuple[str, ...]:
         """What could not be read from the start, and why, one sentence each."""
-        found = [pair for report in self._reports for pair in report.unread]
-        refusals = [pair for report in self._reports for pair in report.refusals]
+        found = [pair for report in self.reports for pair in report.unread]
+        refusals = [pair for report in self.reports for pair in report.refusals]
         found += [(kind, f"cannot be read ({why})") for kind, why in refusals]
         return tuple(dict.fromkeys(f"{what} {why}" for what, why in found))
 
@@ -244,11 +242,11 @@ class Sampler:
             self._add(tuple(item for item in items if isinstance(item, PowerSample)))
 
     def _receive_reports(self, reports: tuple[SourceReport, ...]) -> None:
-        first = not self._reports
+        first = not self.reports
         now_s = time.monotonic()
         for i, report in enumerate(reports):
             # Devices are those of the first answer, also when a restart finds fewer of them.
-            known = report if first else self._reports[i]
+            known = report if first else self.reports[i]
             for device in known.devices:
                 self.history.register(device.device_id, device.provenance)
                 self._limits_s[device.device_id] = max(self._stale_after_s, 2.5 * known.interval_s)
@@ -269,7 +267,7 @@ class Sampler:
                 # A restart must not switch to another kind of source in the middle of a run.
                 self._specs[i] = self._specs[i].only(report.chosen)
         if first:
-            self._reports = reports
+            self.reports = reports
             # Asked for several times a stage.
             self._devices = tuple(device for report in reports for device in report.devices)
             for line in self.unread:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,8 +22,6 @@ from ecorl.trainer.elastic.groups import GroupSpec, MeetingPlace
 from ecorl.trainer.elastic.member import Member
 from ecorl.trainer.elastic.records import ElasticOptions, MemberOptions, Patience, StepAnswer
 from ecorl.trainer.elastic.task import ElasticTask
-
-logger = logging.getLogger(__name__)
 
 _TRAIN, _SIDE, _MEET = "train", "side", "meet"
 

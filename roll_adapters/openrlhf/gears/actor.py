@@ -10,7 +10,6 @@ Old log-probs, generation and the reference come before, and see nothing of a ge
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,8 +31,6 @@ from roll_adapters.ray_jobs.gears.worker import (
     support_of,
     training_device,
 )
-
-logger = logging.getLogger(__name__)
 
 Original = Callable[..., Any]
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.persistence import Persistence
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.forecasts.scores import pinball_loss, score
 from ecorl.carbon.series import Series
+from tests.fakes.rule_forecaster import LAST_DAY, NEWEST, RuleForecaster
 
 HOUR_S = 3600.0
 
@@ -117,27 +117,29 @@ def test_only_intervals_that_have_ended_are_shown():
 
 def test_origins_without_a_past_are_left_out():
     series = hourly(np.nan, np.nan, 3.0, 3.0)
-    (lead,) = score(Persistence(), series, (1,), [-HOUR_S, 0.0, HOUR_S, 2 * HOUR_S, 3 * HOUR_S])
+    (lead,) = score(
+        RuleForecaster(NEWEST), series, (1,), [-HOUR_S, 0.0, HOUR_S, 2 * HOUR_S, 3 * HOUR_S]
+    )
     assert (lead.n, lead.mape) == (1, 0.0)
 
 
 def test_without_origins_nothing_is_known():
-    (lead,) = score(Persistence(), hourly(1.0, 2.0), (1,), [])
+    (lead,) = score(RuleForecaster(NEWEST), hourly(1.0, 2.0), (1,), [])
     assert (lead.n, lead.mape, lead.coverage) == (0, None, None)
 
 
 @pytest.mark.parametrize("leads", [(), (0, 1)])
 def test_lead_times_begin_with_an_hour(leads):
     with pytest.raises(ValueError, match="at least 1 h"):
-        score(Persistence(), hourly(1.0), leads, [])
+        score(RuleForecaster(NEWEST), hourly(1.0), leads, [])
 
 
 def test_longer_steps_than_an_hour_are_refused():
     with pytest.raises(ValueError, match="7200 s"):
-        score(Persistence(), hourly(1.0, step_s=7200.0), (1,), [])
+        score(RuleForecaster(NEWEST), hourly(1.0, step_s=7200.0), (1,), [])
 
 
-@pytest.mark.parametrize("forecaster", [Persistence(daily=True), RecencyAdaptivePool()])
+@pytest.mark.parametrize("forecaster", [RuleForecaster(LAST_DAY), RecencyAdaptivePool()])
 def test_another_future_leaves_the_forecasts_of_now_as_they_were(forecaster):
     values = 100.0 + np.random.default_rng(0).random(24 * 50) * 50.0
     start, lead = 24 * 40, 6

@@ -11,21 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ecorl.carbon.forecasts import pool as pool_module
-from ecorl.carbon.forecasts.last_year import LastYear
-from ecorl.carbon.forecasts.persistence import Persistence
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.profile import MeanDayProfile
 from ecorl.carbon.forecasts.scores import score
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.errors import FeedSilent
 from tests.fakes.grid_series import DAY_S, HOUR_S, MONDAY_S, cut, grid, with_gaps
+from tests.fakes.rule_forecaster import LAST_DAY, LAST_YEAR, NEWEST, RuleForecaster, profile
 
 FORECASTERS = {
-    "persistence": Persistence,
-    "daily persistence": lambda bounds=None: Persistence(daily=True, bounds=bounds),
-    "mean day profile": lambda bounds=None: MeanDayProfile(bounds=bounds),
-    "last year": LastYear,
+    "one rule": lambda bounds=None: RuleForecaster(profile(), bounds),
     "pool": RecencyAdaptivePool,
 }
 every_forecaster = pytest.mark.parametrize("make", FORECASTERS.values(), ids=FORECASTERS.keys())
@@ -171,34 +166,33 @@ def test_nine_of_ten_values_lie_within(make):
 
 def test_persistence_repeats_the_newest_value_that_is_not_missing():
     past = Series(MONDAY_S, HOUR_S, np.array([5.0, 7.0, 3.0, np.nan, np.nan]))
-    np.testing.assert_array_equal(Persistence().forecast(past, 3).middle, 3.0)
+    np.testing.assert_array_equal(RuleForecaster(NEWEST).forecast(past, 3).middle, 3.0)
 
 
 def test_daily_persistence_repeats_the_last_day():
     past = grid(20)
-    forecast = Persistence(daily=True).forecast(past, 60)
+    forecast = RuleForecaster(LAST_DAY).forecast(past, 60)
     day = past.values[-24:]
     np.testing.assert_allclose(forecast.middle, np.concatenate((day, day, day[:12])))
 
 
 def test_a_profile_is_the_mean_of_the_last_days():
     past = grid(9)
-    forecast = MeanDayProfile(days=4).forecast(past, 24)
+    forecast = RuleForecaster(profile(4)).forecast(past, 24)
     np.testing.assert_allclose(forecast.middle, past.values[-96:].reshape(4, 24).mean(axis=0))
-    assert "4 days" in forecast.model
 
 
 def test_a_profile_keeps_weekends_apart():
     days = np.arange(35)
     values = np.repeat(np.where(days % 7 >= 5, 100.0, 200.0), 24)
     past = Series(MONDAY_S, HOUR_S, values)
-    forecast = MeanDayProfile().forecast(past, 24 * 7)
+    forecast = RuleForecaster(profile()).forecast(past, 24 * 7)
     np.testing.assert_allclose(forecast.middle, values[: 24 * 7])
 
 
 def test_a_profile_of_a_few_days_does_not():
     values = np.repeat([200.0, 200.0, 200.0, 200.0, 200.0, 100.0, 100.0], 24)
-    forecast = MeanDayProfile(days=7).forecast(Series(MONDAY_S, HOUR_S, values), 24)
+    forecast = RuleForecaster(profile(7)).forecast(Series(MONDAY_S, HOUR_S, values), 24)
     np.testing.assert_allclose(forecast.middle, (5 * 200.0 + 2 * 100.0) / 7)
 
 
@@ -206,25 +200,15 @@ def test_last_year_is_moved_to_the_level_of_now():
     days = 364 + 60
     season = 50.0 * np.sin(2 * np.pi * np.arange(days * 24) / (364 * 24))
     values = 300.0 + season + np.where(np.arange(days * 24) >= 370 * 24, 40.0, 0.0)
-    forecast = LastYear().forecast(Series(MONDAY_S, HOUR_S, values), 24 * 14)
-    assert forecast.model == "last year"
+    forecast = RuleForecaster(LAST_YEAR).forecast(Series(MONDAY_S, HOUR_S, values), 24 * 14)
     ahead = np.arange(days * 24, (days + 14) * 24)
     truth = 340.0 + 50.0 * np.sin(2 * np.pi * ahead / (364 * 24))
     np.testing.assert_allclose(forecast.middle, truth, atol=1e-9)
 
 
-def test_last_year_says_so_when_there_was_none():
-    past = grid(100)
-    forecast = LastYear().forecast(past, 48)
-    profile = MeanDayProfile().forecast(past, 48)
-    assert forecast.model == f"{profile.model}, for want of a year of history"
-    np.testing.assert_array_equal(forecast.middle, profile.middle)
-    np.testing.assert_array_equal(forecast.high, profile.high)
-
-
 def test_intervals_of_a_random_walk_grow():
     walk = Series(MONDAY_S, HOUR_S, np.cumsum(np.random.default_rng(5).normal(size=24 * 90)))
-    for forecaster in (Persistence(), RecencyAdaptivePool()):
+    for forecaster in (RuleForecaster(NEWEST), RecencyAdaptivePool()):
         forecast = forecaster.forecast(walk, 336)
         width = forecast.high - forecast.low
         assert width[0] < width[23] < width[167]
@@ -274,8 +258,8 @@ def test_the_pool_learns_once_a_day(monkeypatch):
 def test_the_pool_is_about_as_good_as_its_best_rule(seed, memory_h, noise):
     series = grid(130, seed=seed, memory_h=memory_h, noise=noise)
     starts = MONDAY_S + DAY_S * 70 + HOUR_S * np.arange(0, 24 * 55, 37)
-    simple = (Persistence(), Persistence(daily=True), MeanDayProfile(7), MeanDayProfile(28))
-    scores = [score(forecaster, series, (1, 24, 96), starts) for forecaster in simple]
+    simple = (NEWEST, LAST_DAY, profile(7), profile(28))
+    scores = [score(RuleForecaster(rule), series, (1, 24, 96), starts) for rule in simple]
     pool = score(RecencyAdaptivePool(), series, (1, 24, 96), starts)
     for i, lead in enumerate(pool):
         assert lead.mape_until < 1.08 * min(other[i].mape_until for other in scores)
@@ -289,8 +273,8 @@ def test_the_pool_takes_last_year_in_where_it_repeats_itself():
     series = Series(MONDAY_S, HOUR_S, values)
     starts = MONDAY_S + DAY_S * np.arange(440, 465, 3)
     (pool,) = score(RecencyAdaptivePool(), series, (96,), starts)
-    (profile,) = score(MeanDayProfile(), series, (96,), starts)
-    assert pool.mape < 0.6 * profile.mape
+    (simple,) = score(RuleForecaster(profile()), series, (96,), starts)
+    assert pool.mape < 0.6 * simple.mape
 
 
 def test_the_pool_follows_a_new_level_within_days():
@@ -313,8 +297,9 @@ def test_recorded_years_are_forecast_better_than_by_simple_rules(name):
     series = read_trace(Path(folder) / f"{name}_2022_hourly.csv").series
     starts = series.start_s + HOUR_S * np.arange(24 * 60, 24 * 360, 113)
     pool = score(RecencyAdaptivePool(), series, (24, 96), starts)
-    for other in (Persistence(daily=True), MeanDayProfile()):
-        for lead, simple in zip(pool, score(other, series, (24, 96), starts), strict=True):
+    for rule in (LAST_DAY, profile()):
+        scores = score(RuleForecaster(rule), series, (24, 96), starts)
+        for lead, simple in zip(pool, scores, strict=True):
             assert lead.n > 60
             assert lead.mape_until < simple.mape_until
             # Of 64 origins, whose hours are alike; of many more it is 0.88 to 0.93.

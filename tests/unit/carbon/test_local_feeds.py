@@ -93,7 +93,7 @@ def test_a_replayed_value_says_what_it_is():
     assert (value.is_estimated, value.mix, value.renewable_share) == (None, None, None)
     assert value.fetched_s == BEGAN_S + 1.5 * HOUR_S
     info = replay(name="west").info
-    assert (info.name, info.interval_s, info.needs_key) == ("west", HOUR_S, None)
+    assert (info.name, info.interval_s) == ("west", HOUR_S)
     assert "X_2022.csv" in info.source
 
 

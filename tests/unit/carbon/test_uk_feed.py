@@ -44,7 +44,7 @@ def test_the_uk_now(server):
     assert sum(value.mix.values()) == pytest.approx(1.0)
     assert value.mix[Fuel.GAS] == pytest.approx(0.436)
     assert value.renewable_share == pytest.approx(0.313)
-    assert (feed.info.licence, feed.info.needs_key) == ("CC BY 4.0", None)
+    assert feed.info.licence == "CC BY 4.0"
     feed.close()
     feed.close()
 

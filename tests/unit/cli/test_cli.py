@@ -19,7 +19,7 @@ import pytest
 
 from ecorl import __version__, cli
 from ecorl.cli import commands
-from ecorl.config import config_toml, load_config, preset_names, save_config
+from ecorl.config import config_toml, load_config, preset_names
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.runtime import adapters
@@ -120,7 +120,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(command, tmp_path, monkeypatch
 @pytest.mark.parametrize("content", [b"", b"garbage", b"SQLite format 3\x00" + b"\x01" * 4000])
 def test_a_broken_ledger_is_one_line_and_stays_as_it_is(command, tmp_path, content):
     (tmp_path / LEDGER_FILE).write_bytes(content)
-    save_config(load_config("demo"), tmp_path / "config.toml")
+    (tmp_path / "config.toml").write_text(config_toml(load_config("demo")), encoding="utf-8")
     before = everything_below(tmp_path)
     for args in (("report", tmp_path), ("report", tmp_path / LEDGER_FILE)):
         assert LEDGER_FILE in the_line(command(*args))
@@ -332,7 +332,7 @@ def test_the_adapter_gets_the_resolved_config_and_the_folder(command, tmp_path, 
 
 def test_the_report_of_a_run_names_the_page(command, tmp_path):
     a_run(tmp_path)
-    save_config(load_config("demo"), tmp_path / "config.toml")
+    (tmp_path / "config.toml").write_text(config_toml(load_config("demo")), encoding="utf-8")
     code, out, _ = command("report", tmp_path)
     assert code == 0
     assert f"report: {tmp_path / 'report.html'}" in out

@@ -15,11 +15,7 @@ from ecorl.control import Gear
 from ecorl.controllers.clairvoyant.lagrangian import lagrangian_bound
 from ecorl.controllers.clairvoyant.lp import lp_bound
 from ecorl.controllers.clairvoyant.milp import milp_bound
-from ecorl.controllers.clairvoyant.replayed import (
-    ClairvoyantController,
-    ScriptedActions,
-    played_actions,
-)
+from ecorl.controllers.clairvoyant.replayed import ScriptedActions, played_actions
 from ecorl.controllers.horizon.receding import RecedingHorizon
 from ecorl.controllers.problem.table import PAUSE
 from ecorl.controllers.problem.training import Kept
@@ -153,18 +149,7 @@ def test_more_time_never_costs_more_where_machines_are_let_go(table, seed, keepi
         later = replace(problem, deadline_s=problem.deadline_s + later_h * HOUR_S)
         bound = lp_bound(later, truth)
         costs.append(bound.cost_g)
-        assert bound.slack_g_per_h is not None
-        assert bound.slack_g_per_h >= -1e-7 * bound.cost_g
     assert np.all(np.diff(costs) <= 1e-7 * costs[0])
-
-
-def test_an_hour_more_is_worth_what_a_second_solution_says():
-    problem = problem_of(table_of((Gear.BF16,), (1, 2, 4), 5), hours=20.0, base_w=1e3)
-    truth = series_of(21, 6)
-    bound = lp_bound(problem, truth)
-    later = lp_bound(replace(problem, deadline_s=problem.deadline_s + HOUR_S), truth)
-    assert bound.slack_g_per_h == pytest.approx(bound.cost_g - later.cost_g)
-    assert later.slack_g_per_h is None
 
 
 @settings(deadline=None, max_examples=20)
@@ -246,59 +231,13 @@ def month(seed=7, step_s=HOUR_S, **terms):
     return problem, series_of(720, seed, spread=0.15, step_s=step_s)
 
 
-@pytest.mark.parametrize("step_s", [300.0, HOUR_S])
-@pytest.mark.parametrize(
-    "terms",
-    [{"base_w": 2e3}, {"base_w": 2e3, "kept": Kept.DONE}, {"low_share": 0.4}],
-    ids=["reserved", "let go", "capped"],
-)
-def test_its_replay_comes_close_to_the_bound(step_s, terms):
-    problem, truth = month(step_s=step_s, **terms)
-    bound = lp_bound(problem, truth)
-    played = play(ClairvoyantController(problem, truth), problem, Knowledge(truth))
-    assert played.deficit == 0.0
-    assert played.controller == "clairvoyant"
-    assert 1.0 / BELOW <= played.cost_g / bound.cost_g <= 1.001
-
-
-def test_with_changes_its_replay_still_meets_the_budget():
+def test_with_changes_a_schedule_is_found_near_the_bound():
     problem, truth = month(width_change_s=200.0, gear_change_s=30.0)
     bound = lagrangian_bound(problem, truth)
-    played = play(ClairvoyantController(problem, truth), problem, Knowledge(truth))
-    assert played.deficit == 0.0
+    assert bound.played.deficit == 0.0
     assert bound.free.cost_g < bound.cost_g <= bound.played.cost_g
-    assert bound.gap < 2e-3
-    assert bound.played.cost_g < played.cost_g < 1.1 * bound.cost_g
+    assert bound.played.cost_g < 1.002 * bound.cost_g
     assert not bound.free.is_exact
-
-
-def test_it_goes_on_from_its_memory():
-    table = table_of((Gear.BF16, Gear.FP8), (1, 2, 4), 8)
-    problem = problem_of(table, hours=60.0, width_change_s=600.0, epoch_s=1200.0)
-    truth = series_of(60, 9)
-    whole = []
-    play(
-        ClairvoyantController(problem, truth),
-        problem,
-        Knowledge(truth),
-        watch=lambda now_s, found, progress: whole.append(found),
-    )
-
-    class Resumed(ClairvoyantController):
-        def decide(self, now_s, seen):
-            kept = self.memory()
-            self.__init__(problem, truth)
-            self.recall(kept)
-            return super().decide(now_s, seen)
-
-    again = []
-    play(
-        Resumed(problem, truth),
-        problem,
-        Knowledge(truth),
-        watch=lambda now_s, found, progress: again.append(found),
-    )
-    assert again == whole
 
 
 def test_the_programme_finds_the_optimum_of_some_days():

@@ -19,10 +19,10 @@ from ecorl.controllers.problem.training import Kept, TrainingProblem
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import Training, play
-from ecorl.controllers.rules.prices import synthetic_prices
 from ecorl.controllers.step import action_of, control_step
 from ecorl.errors import ConfigError
 from ecorl.kinds import Provenance
+from tests.fakes.spot_prices import hourly_prices
 from tests.oracles.clairvoyant import idle_of, table_of
 
 HOUR_S, DAY_H = 3600.0, 24
@@ -84,7 +84,7 @@ def usual(epoch_s=HOUR_S, **terms):
 
 
 def prices(seed=3):
-    return synthetic_prices(BEGIN_S, HOUR_S, PAST_H + AHEAD_H, 2.0, seed)
+    return hourly_prices(BEGIN_S, PAST_H + AHEAD_H, 2.0, seed)
 
 
 def knowledge_of(series, *, late=0, foreseen=False):

@@ -17,7 +17,9 @@ from ecorl.controllers.horizon.fan import NODES, FanShape, LevelFan
 from ecorl.controllers.horizon.levels import learn, weekday
 from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
 from ecorl.controllers.horizon.receding import RecedingHorizon
+from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.problem.training import Kept, Progress
+from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
 from tests.fakes.training_problems import DAY_S, HOUR_S, NOW_S, past, problem, seen, table
@@ -366,3 +368,17 @@ def test_without_a_grid_ablations_run_at_full_speed_of_what_they_may(name):
     assert (found.why, found.width, found.gear) == (Why.UNKNOWN, p.table.widths[-1], gear)
     only_low = problem(table(FP8=1.25e4), hours=240.0)
     assert build(name, only_low).decide(NOW_S, seen(only_low)).gear is Gear.FP8
+
+
+def test_an_ablation_keeps_to_its_actions_after_the_budget_has_forced_another():
+    p, gears = problem(table(exponent=0.9), hours=240.0, width_change_s=1800.0), set()
+    known = past(days(), end_s=NOW_S + 48 * HOUR_S)
+    for hour in range(24):
+        now_s = NOW_S + hour * HOUR_S
+        view = Knowledge(known).at(now_s)
+        # Forced before: wide, and in the gear that it is not to take.
+        progress = Progress(0.5 * p.tokens, 0.5 * p.tokens, TrainingAction(8, Gear.FP8))
+        shown = Seen(view.intensity, view.forecast, view.past, progress)
+        gears.add(build("gear-fixed", p).decide(now_s, shown).gear)
+    assert Gear.FP8 not in gears
+    assert Gear.BF16 in gears

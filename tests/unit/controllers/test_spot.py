@@ -14,7 +14,7 @@ from ecorl.control import Gear, Why
 from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
-from ecorl.controllers.rules.prices import read_prices, synthetic_prices
+from ecorl.controllers.rules.prices import read_prices
 from ecorl.controllers.rules.spot import SpotOnly
 from ecorl.errors import ConfigError, DataError
 from tests.fakes.training_problems import HOUR_S, NOW_S, problem, seen
@@ -125,27 +125,6 @@ def test_a_file_of_other_columns_is_refused(tmp_path):
     path = written(tmp_path, "time,zone,price\n2024-01-08T00:00Z,a,1\n")
     with pytest.raises(DataError, match="3 columns, expected a time and a price"):
         read_prices(path)
-
-
-def test_made_up_prices_are_the_same_for_the_same_seed_and_move_about_their_base():
-    found = synthetic_prices(NOW_S, HOUR_S, 24 * 400, 2.0, 7)
-    assert np.array_equal(found.values, synthetic_prices(NOW_S, HOUR_S, 24 * 400, 2.0, 7).values)
-    assert not np.array_equal(found.values, synthetic_prices(NOW_S, HOUR_S, 9600, 2.0, 8).values)
-    assert (found.values > 0).all()
-    assert np.median(found.values) == pytest.approx(2.0, rel=0.1)
-    days = np.log(found.values).reshape(-1, 24)
-    assert np.argmax(days.mean(axis=0)) in (14, 15)
-    # Two weeks on, nothing of a distance from the base is left.
-    daily = days.mean(axis=1)
-    assert abs(np.corrcoef(daily[:-14], daily[14:])[0, 1]) < 0.2
-    assert np.corrcoef(daily[:-1], daily[1:])[0, 1] > 0.2
-
-
-def test_made_up_prices_take_a_base_and_a_step():
-    assert len(synthetic_prices(NOW_S, HOUR_S, 0, 2.0, 7).values) == 0
-    for step_s, base_price in ((0.0, 2.0), (HOUR_S, 0.0)):
-        with pytest.raises(ValueError, match="above 0"):
-            synthetic_prices(NOW_S, step_s, 3, base_price, 7)
 
 
 def test_a_price_that_is_missing_in_a_series_is_an_unknown_one():

@@ -13,7 +13,6 @@ from ecorl.devices import (
     load_profile,
     peak_ops_per_s,
     profile_names,
-    single_pass,
     stage_cost,
 )
 from ecorl.devices.card import ARRAY_MACS, ARRAY_ROWS
@@ -67,6 +66,12 @@ def test_the_cards_peak_is_that_of_whole_arrays():
 def test_the_array_is_the_kernels():
     assert ARRAY_MACS == TILE_M * TILE_N * TILE_K
     assert ARRAY_ROWS == TILE_M
+
+
+def single_pass(n_params, peak_ops_per_s, efficiency, power_w):
+    """Tokens per second and per joule of a bare forward pass: ``2 N`` operations a token."""
+    tokens_per_s = peak_ops_per_s * efficiency / (2.0 * n_params)
+    return tokens_per_s, tokens_per_s / power_w
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from checkpoint_files import LLAMA3
 
 from ecorl.devices import load_profile
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
-from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import ScoreBatch
+from tests.fakes.gemm_library import GemmLibrary
 
 VOCAB = 97
 COMMON = {
@@ -91,7 +91,7 @@ def saved_model(root, name):
 
 @functools.cache
 def library(build):
-    return CsimLibrary.load(build)
+    return GemmLibrary.load(build)
 
 
 def decoder(folder, build="fast", threads=1):

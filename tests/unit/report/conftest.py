@@ -11,7 +11,7 @@ import pytest
 
 from ecorl.carbon.building import FROM_ACCOUNTING
 from ecorl.carbon.feeds.constant import ConstantFeed
-from ecorl.config import AccountingConfig, save_config, validate_config
+from ecorl.config import AccountingConfig, config_toml, validate_config
 from ecorl.control import Command, GearChoice, Why
 from ecorl.grid import AverageIntensity, Basis, Gas, Scope
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, statements
@@ -53,7 +53,9 @@ class RunMaker:
 
     def config(self, **kwargs) -> None:
         """A config in the folder alone."""
-        save_config(validate_config(kwargs), self.folder / "config.toml")
+        (self.folder / "config.toml").write_text(
+            config_toml(validate_config(kwargs)), encoding="utf-8"
+        )
 
     def recorded_config(self, text: str) -> None:
         """A config in the ledger, as a run records it at its start."""

@@ -23,7 +23,7 @@ from ecorl.report.sharing.files import (
     footprint_texts,
     write_footprint,
 )
-from ecorl.report.sharing.over_time import over_time, total_g
+from ecorl.report.sharing.over_time import over_time
 from ecorl.report.sharing.printing import printed
 from ecorl.telemetry.beside.codecarbon import Beside
 
@@ -115,7 +115,7 @@ def test_the_table_over_time_adds_up_to_the_report(run):
     waits(run)
     with LedgerReader(run.folder) as reader:
         intervals = over_time(reader, read_config(reader.run(), run.folder))
-    assert total_g(intervals) == pytest.approx(GRAMS)
+    assert sum(interval.carbon_g for interval in intervals) == pytest.approx(GRAMS)
     table = rows(run)
     assert [row["duration_s"] for row in table] == ["60", "20"]
     assert sum(float(row["energy_j"]) for row in table) == pytest.approx(SPENT_J)

@@ -14,7 +14,7 @@ import pytest
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, is_being_written
 from ecorl.records import EventKind
 from ecorl.report import build_report, read_config
-from ecorl.report.run_state import run_state
+from ecorl.report.run_state import state_of
 from ecorl.runtime.runs.record import ending_by
 
 WRITER = """
@@ -40,6 +40,11 @@ def writer(tmp_path):
         assert child.stdout.readline() == b"ready\n"
         yield child
         child.kill()
+
+
+def run_state(folder):
+    with LedgerReader(folder) as reader:
+        return state_of(reader, None, reader.executions())
 
 
 def course(folder) -> str:

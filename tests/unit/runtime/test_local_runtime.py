@@ -90,7 +90,7 @@ def test_the_clock_counts_our_own_time_and_not_the_wait(bench, toys, use_engines
     runtime.start()
     bench.step(1, toys.make_batch(2))
     runtime.settle()
-    assert runtime.clock.n_events == 4  # start, submit, land, settle
+    assert runtime.clock.time.n_events == 4  # start, submit, land, settle
     assert 0 < runtime.clock.hook_s < 0.15
     with bench.reader() as reader:
         assert reader.barriers()[0].wait_s > 0.2

@@ -30,6 +30,7 @@ from ecorl.records import (
     StageWork,
 )
 from ecorl.scheduler import CostModel, Guards, RoleDevices, Static, place
+from tests.fakes.card_calls import calls_s
 
 HOST, H100, U55C, V80 = (load_profile(n) for n in ("host_cpu", "h100_sxm", "u55c", "v80"))
 SEVEN = ModelShape(32, 4096, 11008, 32, 32, 128, 32000, 6_738_415_616, 6_607_343_616)
@@ -116,7 +117,7 @@ def test_uneven_rows_differ_by_attention_and_a_start_of_the_router(stage, name, 
     starts_s = U55C.value("launch_s") * model.n_layers * n_groups / LAYER_STARTS
     more = begins_inside_a_page(batch) - begins_inside_a_page(even)
     assert card.launch_s - cost.launch_s == pytest.approx(more * starts_s, rel=1e-9, abs=1e-15)
-    took, expected = (cycles.calls_s(attention_calls(model, shape)) for shape in (batch, even))
+    took, expected = (calls_s(cycles, attention_calls(model, shape)) for shape in (batch, even))
     differs_s = took - expected + more * starts_s
     assert card.time_s - cost.time_s == pytest.approx(differs_s, abs=1e-9 * card.time_s)
     assert abs(card.time_s - cost.time_s) <= max(took, expected) + starts_s

@@ -132,7 +132,7 @@ def test_both_paths_are_scaled_each_by_its_own_readings(table):
     assert after.card_s[0] == pytest.approx(before.card_s[0] * level(1.5, 6))
     assert after.card_active_w == pytest.approx(before.card_active_w)
     assert (after.gpu_s[1], after.card_s[1]) == (before.gpu_s[1], before.card_s[1])
-    assert table.measured == table.measured_on_card == {Stage.REWARD}
+    assert table.measured == table.levels.measured_on_card == {Stage.REWARD}
 
 
 def test_a_measurement_on_the_card_leaves_the_gpu_path_alone(table):
@@ -140,7 +140,7 @@ def test_a_measurement_on_the_card_leaves_the_gpu_path_alone(table):
     after = table.work(state((on_card(table, Stage.REWARD, 4.0, 4.0),)))
     assert (after.gpu_s, after.gpu_j) == (before.gpu_s, before.gpu_j)
     assert table.measured == frozenset()
-    assert table.measured_on_card == {Stage.REWARD}
+    assert table.levels.measured_on_card == {Stage.REWARD}
 
 
 def test_the_card_s_power_is_the_mean_of_energies_over_times(table):
@@ -157,7 +157,7 @@ def test_the_first_reading_alone_changes_nothing(table):
     first = {"n_recent": 0, "recent_s_per_token": None, "recent_j_per_token": None}
     for one in (path(Stage.REWARD, 0, 0, **first), path(Stage.REWARD, 0, 0, **first, on_card=True)):
         assert table.work(state((one,))) == before
-        assert table.measured == table.measured_on_card == frozenset()
+        assert table.measured == table.levels.measured_on_card == frozenset()
         assert table.readings(Stage.REWARD) == (UNREAD, UNREAD)
 
 
@@ -264,7 +264,7 @@ def test_a_card_of_which_times_alone_are_known_is_scaled_at_the_power_it_has(tab
     assert after.card_s[0] == pytest.approx(before.card_s[0] * level(3.0, 6))
     assert after.card_active_w == before.card_active_w
     assert (after.gpu_s, after.gpu_j) == (before.gpu_s, before.gpu_j)
-    assert (table.measured, table.measured_on_card) == (frozenset(), {Stage.REWARD})
+    assert (table.measured, table.levels.measured_on_card) == (frozenset(), {Stage.REWARD})
     assert table.readings(Stage.REWARD)[1] == pytest.approx((3.0, 3.0, 0.1, 6.0, 2.0))
 
 
@@ -319,7 +319,7 @@ def test_what_is_no_figure_of_the_table_is_passed_over(table):
         path(Stage.REWARD, 0.0, 0.0),
     )
     assert table.work(state(paths)) == before
-    assert table.measured_on_card == frozenset()
+    assert table.levels.measured_on_card == frozenset()
 
 
 RATIOS = st.floats(0.05, 50.0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.studies.carbon.control.scenario import DAY_S, Study
 from ecorl.carbon.series import Series
-from ecorl.controllers.clairvoyant.lp import optimum
+from ecorl.controllers.clairvoyant.lp import lp_bound
 from ecorl.controllers.planning.baselines import raced
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller
@@ -104,7 +104,7 @@ def cases(study: Study, series: Series, days: Sequence[int], **changes: object) 
         problem = study.problem(series.start_s + day * DAY_S, table)
         problem = replace(problem, **changes)  # type: ignore[arg-type]
         raced_g = raced(problem, series).cost_g
-        found.append(StudyCase(day, problem, optimum(problem, series).cost_g, raced_g))
+        found.append(StudyCase(day, problem, lp_bound(problem, series).cost_g, raced_g))
     return found
 
 

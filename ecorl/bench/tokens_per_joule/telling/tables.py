@@ -42,7 +42,6 @@ from ecorl.report.render.layout import Section, table
 from ecorl.report.render.numbers import MISSING, figure
 
 _RATE_HEADS = ("arm", "tokens/J", "low", "high", "x base", "low", "high", "J/sample")
-_MILLI, _MILLION = 1e3, 1e6
 
 
 def sections(result: BenchResult) -> list[Section]:

@@ -46,7 +46,7 @@ _FAULTS = {
 }
 """Error codes of the library's calls, in words."""
 
-_POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
+_INT = ctypes.c_int32
 
 
 class Int8Decoder(Decoder):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,6 @@ from ecorl.errors import BuildError, DataflowError
 logger = logging.getLogger(__name__)
 
 Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
-
-GemmPath = Literal["auto", "kernel", "portable", "avx2", "vnni", "amx"]
-"""Code that computes a product: the kernel's own source, or native code with the same results."""
 
 TILE_M, TILE_N, TILE_K = 64, 16, 4
 BURST_TILES, SETTLE_TRIPS = 16, 8
@@ -166,61 +162,6 @@ class CsimLibrary:
         self.handle.gemm_int8_pack(weight.ctypes.data, packed.ctypes.data, n, k)
         return PackedWeight(packed, n, k)
 
-    def gemm(self, a: Int8, weight: PackedWeight, out: Int32 | None = None) -> Int32:
-        """Compute ``a @ w.T`` exactly.
-
-        Args:
-            a: ``[m, k] int8``, full range.
-            weight: packed ``[n, k]``.
-            out: ``[m, n] int32``, C-contiguous, to write into; None allocates it.
-
-        Returns:
-            ``[m, n] int32``.
-
-        Raises:
-            ValueError: for a wrong dtype, rank, size or layout.
-            DataflowError: see `check`.
-        """
-        a = _matrix(a, "a")
-        m, k = a.shape
-        if k != weight.k:
-            raise ValueError(f"a has k = {k}, the weight has k = {weight.k}")
-        n_bytes = _ceil(weight.n, TILE_N) * _ceil(k, TILE_K) * _WORD_BYTES
-        if weight.data.nbytes != n_bytes:
-            raise ValueError(f"packed weight has {weight.data.nbytes} bytes, want {n_bytes}")
-        out = _output(out, (m, weight.n))
-        self.check(
-            self.handle.gemm_int8(
-                a.ctypes.data, weight.data.ctypes.data, out.ctypes.data, m, weight.n, k
-            )
-        )
-        return out
-
-    def gemm_batched(self, a: Int8, w: Int8, out: Int32 | None = None) -> Int32:
-        """Compute independent small products ``a[i] @ w[i].T`` in one call, without packed weights.
-
-        Args:
-            a: ``[batch, m, k] int8``.
-            w: ``[batch, n, k] int8``.
-            out: ``[batch, m, n] int32``, C-contiguous, to write into; None allocates it.
-
-        Returns:
-            ``[batch, m, n] int32``.
-
-        Raises:
-            ValueError: for a wrong dtype, rank, size or layout.
-            DataflowError: see `check`.
-        """
-        if a.ndim != 3 or w.ndim != 3 or a.shape[0] != w.shape[0] or a.shape[2] != w.shape[2]:
-            raise ValueError(f"a is {a.shape}, w is {w.shape}: want [b, m, k] and [b, n, k]")
-        batch, m, k = a.shape
-        n = w.shape[1]
-        a, w = _checked(a, "a", (m, k)), _checked(w, "w", (n, k))
-        out = _output(out, (batch, m, n))
-        operands = (a.ctypes.data, w.ctypes.data, out.ctypes.data)
-        self.check(self.handle.gemm_int8_batched(*operands, batch, m, n, k))
-        return out
-
     def check(self, code: int) -> None:
         """Raise what a call that ran a kernel says by its code.
 
@@ -231,46 +172,11 @@ class CsimLibrary:
         if code == _FAULT:
             raise DataflowError(self.dataflow_report())
 
-    @property
-    def deadlocks(self) -> int:
-        """Dataflow regions that came to a standstill in this library."""
-        return int(self.handle.dataflow_deadlocks())
-
-    @property
-    def leftovers(self) -> int:
-        """Dataflow regions that ended with items in a FIFO."""
-        return int(self.handle.dataflow_leftovers())
-
-    @property
-    def dependence_violations(self) -> int:
-        """Dependences that were closer than their pragma states; only the strict build looks."""
-        return int(self.handle.dependence_violations())
-
     def dataflow_report(self) -> str:
         """What the last of them said; empty when there was none."""
         text = ctypes.create_string_buffer(self.handle.dataflow_report(None, 0) + 1)
         self.handle.dataflow_report(text, len(text))
         return text.value.decode()
-
-    def counters(self) -> GemmCounts:
-        """Loop counts of all threads since the last `reset_counters`."""
-        counts = np.zeros(len(fields(GemmCounts)), dtype=np.int64)
-        self.handle.gemm_int8_counters(counts.ctypes.data)
-        return GemmCounts(*(int(c) for c in counts))
-
-    def reset_counters(self) -> None:
-        """Set the counters of this library to zero, for all threads."""
-        self.handle.gemm_int8_counters_reset()
-
-    @property
-    def path_in_use(self) -> GemmPath:
-        """The code that computes products now."""
-        return get_args(GemmPath)[self.handle.gemm_int8_path()]  # type: ignore[no-any-return]
-
-    def use_path(self, name: GemmPath) -> bool:
-        """Choose the code that computes products; False where this build or CPU lacks it."""
-        index = get_args(GemmPath).index(name)
-        return int(self.handle.gemm_int8_set_path(index)) == 0
 
 
 def _ceil(a: int, b: int) -> int:
@@ -282,16 +188,6 @@ def _declare(handle: Any) -> None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "gemm_int8_packed_bytes": (count, [dim, dim]),
         "gemm_int8_pack": (None, [pointer, pointer, dim, dim]),
-        "gemm_int8": (dim, [pointer, pointer, pointer, dim, dim, dim]),
-        "gemm_int8_batched": (dim, [pointer, pointer, pointer, dim, dim, dim, dim]),
-        "gemm_int8_counters": (None, [pointer]),
-        "gemm_int8_counters_reset": (None, []),
-        "gemm_int8_set_path": (dim, [dim]),
-        "gemm_int8_path": (dim, []),
-        "dataflow_deadlocks": (count, []),
-        "dataflow_leftovers": (count, []),
-        "dependence_violations": (count, []),
-        "dataflow_set_depth": (None, [count]),
         "dataflow_report": (count, [pointer, count]),
     }
     for name, (result, arguments) in signatures.items():
@@ -313,16 +209,6 @@ def _checked(array: Int8, name: str, shape: tuple[int, ...]) -> Int8:
     if not (1 <= rows <= MAX_DIM and 1 <= k <= MAX_K):
         raise ValueError(f"{name} is [{rows}, {k}]: at most [{MAX_DIM}, {MAX_K}], at least 1")
     return np.ascontiguousarray(array)
-
-
-def _output(out: Int32 | None, shape: tuple[int, ...]) -> Int32:
-    if out is None:
-        return np.empty(shape, dtype=np.int32)
-    if out.shape != shape or out.dtype != np.int32 or not out.flags.c_contiguous:
-        raise ValueError(f"out is {out.dtype} {out.shape}, want C-contiguous int32 {shape}")
-    if not out.flags.writeable:
-        raise ValueError("out is read-only")
-    return out
 
 
 def _aligned_bytes(n_bytes: int) -> Int8:

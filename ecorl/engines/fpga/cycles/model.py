@@ -25,7 +25,6 @@ three, and exact for rows that are alike and share no prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,7 +34,6 @@ from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS, Memory, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
     TRANSFERS,
     BatchShape,
-    Call,
     attention_calls,
     forward_calls,
     kernel_starts,
@@ -183,14 +181,6 @@ class CycleModel:
     def batch(self, batch: BatchShape) -> CardTime:
         """Modelled time and energy of one batch; all zero for an empty one."""
         return _batch_time(self.model, self.card, batch)
-
-    def calls_s(self, calls: Iterable[tuple[Call, int]]) -> float:
-        """Time of calls one after the other, s."""
-        card = self.card
-        return sum(
-            times * call_cost(call, card.memory, card.ii, card.n_arrays).cycles
-            for call, times in calls
-        ) / card.clock_hz  # fmt: skip
 
 
 @lru_cache(maxsize=1024)

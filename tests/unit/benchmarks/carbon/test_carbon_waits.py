@@ -28,16 +28,15 @@ from benchmarks.studies.carbon.waits import (
     told,
 )
 from ecorl.bench.stats import LEAST_VALUES
-from ecorl.carbon.forecasts.persistence import Persistence
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.forecasts.scores import score
-from ecorl.carbon.forecasts.single import RuleForecaster
 from ecorl.carbon.series import Series
 from ecorl.controllers.waiting import Waiting
 from tests.fakes.grid_series import HOUR_S, cut, grid, with_gaps
+from tests.fakes.rule_forecaster import LAST_DAY, RuleForecaster
 
 JOB = WaitingJob(work_h=3.0, max_wait_h=9.0)
-DAILY = Persistence(daily=True)
+DAILY = RuleForecaster(LAST_DAY)
 
 
 def rule(**changes):
@@ -212,5 +211,5 @@ def test_errors_of_simple_rules_are_those_of_their_forecasters():
     found = rule_errors(series, origins, 24)
     starts = [series.start_s + n * HOUR_S for n in origins]
     for name, one in SIMPLE_RULES.items():
-        (lead,) = score(RuleForecaster(name, one), series, (24,), starts)
+        (lead,) = score(RuleForecaster(one), series, (24,), starts)
         assert found[name] == pytest.approx(lead.mape, rel=1e-9)
