@@ -34,8 +34,8 @@ from benchmarks.adapter_openrlhf import (
 from benchmarks.adapter_roll import roll_figures, roll_samples, train_with_roll
 from benchmarks.adapter_training import EXACT, FAULTED, PLAIN
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.frameworks.samples import count_samples
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.machine import repository
 from ecorl.bench.stats import spread_of
 from ecorl.config import load_config

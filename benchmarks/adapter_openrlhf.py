@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.frameworks.text_serving import measure_text_ratio
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.machine import repository
 from ecorl.errors import EngineError
 from ecorl.records import Provenance

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.frameworks.samples import count_samples
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.machine import repository
 from ecorl.records import Action, EventKind, Provenance, Stage
 from ecorl.runtime.overhead import HookTime

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.carbon.forecasts import ForecastScores, RememberedForecasts, score_forecasts
 from benchmarks.studies.carbon.integration import integration_errors
 from benchmarks.studies.carbon.pauses import train_paused
@@ -39,6 +40,7 @@ from benchmarks.studies.carbon.savings import (
     start_numbers,
     wait_savings,
 )
+from benchmarks.studies.carbon.scores import LEADS_H
 from benchmarks.studies.carbon.traces import (
     KNOWN_GRIDS,
     WHY_MISSING,
@@ -46,10 +48,8 @@ from benchmarks.studies.carbon.traces import (
     recorded_grids,
 )
 from benchmarks.studies.carbon.waits import WAITED_PERCENTILE
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.scores import LEADS_H
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.records import Provenance

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.carbon.control.grid_study import (
     DEFAULT,
     PEER,
@@ -35,7 +36,6 @@ from benchmarks.studies.carbon.traces import (
     add_traces_option,
     recorded_grids,
 )
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.stats import bootstrap_interval
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.controllers.catalogue import build

@@ -17,6 +17,7 @@ from dataclasses import asdict
 import numpy as np
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target
 from benchmarks.studies.costmodel import (
     PARAMETERS,
     DecodeFit,
@@ -29,7 +30,6 @@ from benchmarks.studies.costmodel import (
     measured_stages,
     point_errors,
 )
-from ecorl.bench.figures import Figure, Target
 from ecorl.bench.machine import repository
 from ecorl.devices import load_profile
 from ecorl.devices.gpu_pass import gpu_limits

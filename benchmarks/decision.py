@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.placement.decision import Deciding, deciding, timed
 from benchmarks.studies.placement.run_decisions import RunDecisions, timed_decisions
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.stats import median, spread_of
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy

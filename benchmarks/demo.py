@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.harness.figures import Figure, Result, Target, missing, write_result
 from benchmarks.studies.demo_run import DemoRun, run_demo
 from benchmarks.studies.install import Installation, install_gap, measure_install
-from ecorl.bench.figures import Figure, Result, Target, missing, write_result
 from ecorl.bench.machine import Machine, commit, describe_machine
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import gain_in_errors

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.bits import BitComparison, compare, one_row_everywhere, strict_against_fast
 from benchmarks.studies.peers import (
     InParts,
@@ -38,7 +39,6 @@ from benchmarks.studies.peers import (
     make_reward_checkpoint,
     quantise_onnx,
 )
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.csim.decoder import Int8Decoder

@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
 from benchmarks.studies.physics.audit import checks, violations
 from benchmarks.studies.physics.figures import figures
@@ -28,7 +29,6 @@ from benchmarks.studies.physics.passes import IDLE_HIGH_W
 from benchmarks.studies.physics.plot import draw
 from benchmarks.studies.physics.ranges import Maps, RangedMap, ends_of, ranged_maps
 from benchmarks.studies.physics.tables import WIDTH, how, short_range, tables
-from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels

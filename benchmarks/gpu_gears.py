@@ -21,7 +21,7 @@ from benchmarks.gpu.loads.llama import Llama
 from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing.meter import EnergyMeter, Window
 from benchmarks.harness.command import run_benchmark
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
 from ecorl.control import Gear
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError

@@ -32,7 +32,7 @@ from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.gpu.table import BENCHMARK, SIZE, StageTable
 from benchmarks.harness.command import run_benchmark
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError
 

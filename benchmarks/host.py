@@ -17,9 +17,9 @@ from pathlib import Path
 
 from benchmarks.engine import Workload, grpo_rows
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.card_host import HostRun, logprob_run, reward_run
 from benchmarks.studies.peers import ModelSize, make_lm_checkpoint, make_reward_checkpoint
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.card.emulation import can_emulate
 from ecorl.records import Provenance

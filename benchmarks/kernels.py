@@ -18,9 +18,9 @@ import argparse
 import sys
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.kernel_benches import run_benches
 from benchmarks.kernel_checks import rtl_mismatches
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.devices import load_profile
 from ecorl.devices.card import ARRAY_MACS
 from ecorl.engines.fpga.csim.build import ap_headers

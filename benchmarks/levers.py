@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.carbon.control.scenario import filled
 from benchmarks.studies.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
-from ecorl.bench.figures import Figure, Target, missing
+from benchmarks.studies.lever_timing import timing_saving
 from ecorl.bench.machine import repository
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import median, spread_of
@@ -27,7 +28,6 @@ from ecorl.operate.levers import known_timings
 from ecorl.operate.levers.choice import Lever
 from ecorl.operate.levers.known_timings import SLACKS, TimingSaving, timings_toml
 from ecorl.operate.levers.study import LeverStudy, SavedShare, lever_study
-from ecorl.operate.levers.timing import timing_saving
 from ecorl.records import Algorithm, Provenance, Stage
 from ecorl.sim.scenario import Scenario
 

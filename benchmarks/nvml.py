@@ -33,7 +33,7 @@ from benchmarks.gpu.sensing.sensors import (
 from benchmarks.gpu.sensing.tracer import COUNTER, readable
 from benchmarks.gpu.sensing.traces import refresh_period
 from benchmarks.harness.command import run_benchmark
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
 from ecorl.drivers.instruments import SCOPE_MEMORY, Instrument
 from ecorl.errors import MissingToolError
 

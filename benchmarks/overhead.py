@@ -27,7 +27,7 @@ from rich.console import Console
 from transformers import TrainerCallback
 
 from benchmarks.harness.command import run_benchmark
-from ecorl.bench.figures import Figure, Target, missing
+from benchmarks.harness.figures import Figure, Target, missing
 from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
 from ecorl.bench.stats import bootstrap_interval, median, spread_of
 from ecorl.config import Config, load_config

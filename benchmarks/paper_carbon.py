@@ -22,11 +22,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
 from benchmarks.studies.papers.carbon_claims import figures, markdown, report, tables, write_tables
 from benchmarks.studies.papers.control_found import BOX_S
 from benchmarks.studies.papers.gears_found import gears_found
-from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
 from ecorl.errors import ConfigError
 

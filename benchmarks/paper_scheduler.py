@@ -14,6 +14,7 @@ import sys
 from rich.console import Console
 
 from benchmarks.harness.command import default_path, run_benchmark
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.papers.claims import (
     FULL,
     QUICK,
@@ -24,7 +25,6 @@ from benchmarks.studies.papers.claims import (
     write_markdown,
 )
 from benchmarks.studies.papers.systems import LEARNED, POLICIES, policy_maker
-from ecorl.bench.figures import Figure
 from ecorl.bench.machine import describe_machine
 from ecorl.errors import ConfigError
 

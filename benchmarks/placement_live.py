@@ -31,6 +31,7 @@ from transformers import (
 from trl.trainer.utils import add_fused_lm_head
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.placement.busy_core import BusyCore
 from benchmarks.studies.placement.live import (
     CLAIM,
@@ -47,7 +48,6 @@ from benchmarks.studies.placement.live import (
     write_wrong_profile,
 )
 from benchmarks.studies.placement.turns import Turns
-from ecorl.bench.figures import Figure
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import median
 from ecorl.config import Config, validate_config

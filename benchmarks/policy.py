@@ -16,8 +16,8 @@ import sys
 from dataclasses import asdict
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.placement import policy_families as families
-from ecorl.bench.figures import Figure
 from ecorl.policy.evaluation.evaluate import FilePolicy
 from ecorl.scheduler.learned import PolicyFile
 

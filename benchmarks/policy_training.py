@@ -15,10 +15,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target
 from benchmarks.policy import say
 from benchmarks.studies.placement import policy_families as families
 from benchmarks.studies.placement import policy_runs as runs
-from ecorl.bench.figures import Figure, Target
 from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.evaluation.pools import LEARNING
 from ecorl.policy.training.train import NetworkPolicy, TrainingPlan

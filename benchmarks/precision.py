@@ -23,8 +23,8 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.precision import Variant, variants
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.engines.fpga.validation import scoring
 from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different, read_pairs

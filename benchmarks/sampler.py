@@ -23,7 +23,7 @@ from benchmarks.gpu.figures import figure
 from benchmarks.gpu.sampling import Arm, CpuShare, share_figure
 from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.harness.command import run_benchmark
-from ecorl.bench.figures import Figure, Target
+from benchmarks.harness.figures import Figure, Target
 from ecorl.records import Provenance
 from tests.fakes.nvml.fake_nvml import CONTROL, FakeNvml, build, true_energy_j
 

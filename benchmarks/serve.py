@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
 from benchmarks.studies.serving import (
     CheckedAnswers,
@@ -35,7 +36,6 @@ from benchmarks.studies.serving import (
     mean_batch_rows,
     service,
 )
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.engine import FpgaEngine

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from benchmarks.harness.command import run_benchmark
-from ecorl.bench.figures import Figure, Target
+from benchmarks.harness.figures import Figure, Target
 from ecorl.bench.rounds import TimeBox, balanced_order
 from ecorl.bench.stats import median, spread_of
 from ecorl.records import Provenance

@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.harness.command import run_benchmark
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
+from benchmarks.studies.tokens_per_joule import bench_figures, figure_settings
 from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
-from ecorl.bench.tokens_per_joule.figures import bench_figures, figure_settings
 from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, BenchPlan, default_config
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 

@@ -15,6 +15,7 @@ import sys
 from dataclasses import asdict
 
 from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.trainer.accumulation import accumulated_trainings
 from benchmarks.studies.trainer.convergence import (
     ABLATIONS,
@@ -36,7 +37,6 @@ from benchmarks.studies.trainer.language_model import corpus
 from benchmarks.studies.trainer.optimizers import adamw_equal, adamw_times
 from benchmarks.studies.trainer.switching import switch_times
 from benchmarks.studies.trainer.weight_casts import cast_figure, cast_times
-from ecorl.bench.figures import Figure
 
 BOX_S = 75.0
 """Time of everything, s."""

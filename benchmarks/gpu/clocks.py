@@ -43,7 +43,7 @@ from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.limiters import LIMITERS, UNITS, Watch, window_values
 from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.gpu.sensing.traces import quantile
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.devices.llama import model_shape
 from ecorl.errors import DeviceLost, DriverTimeout, NotSupported
 

@@ -20,7 +20,7 @@ from benchmarks.gpu.sensing.meter import first_gpu
 from benchmarks.gpu.sensing.sensor_figures import slug
 from benchmarks.gpu.sensing.tracer import CANDIDATES, readable
 from benchmarks.gpu.sensing.traces import quantile
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.stats import median
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver

@@ -8,7 +8,7 @@ from benchmarks.gpu.attached import ATTACHED, PLAIN, LoopTime, ratios
 from benchmarks.gpu.loads.gears import GearLoad
 from benchmarks.gpu.loads.stages import Workload
 from benchmarks.gpu.sensing.meter import Window
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import round_ratios
 from ecorl.bench.stats import median, spread_of
 from ecorl.control import Gear

@@ -17,7 +17,7 @@ from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.meter import EnergyMeter, Window
 from benchmarks.gpu.sensing.tracer import COUNTER, Order, Tracer
 from benchmarks.gpu.sensing.traces import counted_energy
-from ecorl.bench.figures import Figure, Target, missing
+from benchmarks.harness.figures import Figure, Target, missing
 from ecorl.records import Provenance
 
 BENCHMARK = "gpu_sampling"

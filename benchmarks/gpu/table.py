@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.figures import StageFigures, power_figure, window_facts
 from benchmarks.gpu.loads.stages import Workload
 from benchmarks.gpu.sensing.meter import EnergyMeter, Window
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
 from ecorl.records import ModelShape
 
 BENCHMARK = "gpu_stages"

@@ -44,7 +44,7 @@ from benchmarks.gpu.training_figures import (
     stage_figures,
     stage_units,
 )
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, window_energy
 from ecorl.files import write_whole

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.gpu.figures import figure
 from benchmarks.gpu.loads.training_runs import ATTACHED, BENCHMARK, BLOCK_STEPS, PLAIN, Run
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import round_ratios
 from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy
 from ecorl.records import Provenance, Stage

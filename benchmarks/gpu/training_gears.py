@@ -23,7 +23,7 @@ from benchmarks.gpu.loads.grpo import GEARED, GrpoTraining, StepClock, attached,
 from benchmarks.gpu.run.attempts import attempt, reason
 from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.meter import first_gpu
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.tokens_per_joule.reading.energy import window_energy
 from ecorl.config import Config, validate_config

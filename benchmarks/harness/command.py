@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ecorl.bench.figures import Figure, Result, as_quick, write_result
+from benchmarks.harness.figures import Figure, Result, as_quick, write_result
 from ecorl.bench.machine import commit, describe_machine, load_1min, repository
 from ecorl.errors import EcorlError, UserError
 

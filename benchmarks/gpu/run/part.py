@@ -22,7 +22,7 @@ from benchmarks.gpu.run.attempts import reason
 from benchmarks.gpu.run.parts import NO_CUDA, NO_CUDA_CODE, PARTS
 from benchmarks.gpu.run.processes import labelled, neighbours
 from benchmarks.gpu.run.setting import Setting
-from ecorl.bench.figures import Result, write_result
+from benchmarks.harness.figures import Result, write_result
 from ecorl.bench.machine import commit, describe_machine
 from ecorl.child_process import die_with_parent
 from ecorl.drivers.nvml import NvmlDriver

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import psutil
 
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import DriverError
 

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.gpu.run.order import Order
 from benchmarks.gpu.run.parts import NO_CUDA_CODE, Part
 from benchmarks.gpu.sensing.limiters import ask
+from benchmarks.harness.figures import QUICK
 from benchmarks.harness.processes import run_to_end, sigterm_as_exit
-from ecorl.bench.figures import QUICK
 from ecorl.bench.machine import commit, describe_machine, repository
 from ecorl.drivers.instruments import INSTRUMENTS, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
 
 if TYPE_CHECKING:  # a process that a part spawns comes by here, and needs no PyTorch
     import torch

@@ -10,7 +10,7 @@ from benchmarks.gpu.figures import MEASURED, figure, known
 from benchmarks.gpu.sensing.sensors import CpuUse, Lag, LengthRow, PhaseRow
 from benchmarks.gpu.sensing.tracer import LoadTrace
 from benchmarks.gpu.sensing.traces import quantile, refresh_intervals, refresh_period
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.stats import median, spread_of
 from ecorl.drivers.instruments import Instrument
 

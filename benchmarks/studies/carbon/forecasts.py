@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.studies.carbon.forecaster import Forecaster
+from benchmarks.studies.carbon.scores import LEADS_H, TINY, LeadScore, score
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.history import HOUR_S, History
-from ecorl.carbon.forecasts.protocol import Forecaster
 from ecorl.carbon.forecasts.rules import Cycle, Rule, predict
-from ecorl.carbon.forecasts.scores import LEADS_H, TINY, LeadScore, score
 from ecorl.carbon.series import Series
 
 SIMPLE_RULES = {

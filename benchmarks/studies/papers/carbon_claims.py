@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from rich.table import Table
 
+from benchmarks.harness.figures import Figure, missing
 from benchmarks.studies.papers.carbon_derived import derived
 from benchmarks.studies.papers.carbon_found import GridFindings, find
 from benchmarks.studies.papers.carbon_printed import CLAIMS, SOURCES, CarbonClaim, Source, Training
 from benchmarks.studies.papers.control_derived import control_derived
 from benchmarks.studies.papers.control_found import BOX_S, control_found, modelled
 from benchmarks.studies.papers.printed_figures import printed_figures
-from ecorl.bench.figures import Figure, missing
 from ecorl.carbon.series import Series
 from ecorl.files import write_whole
 from ecorl.records import Provenance

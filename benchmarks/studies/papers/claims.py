@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from rich.table import Table
 
+from benchmarks.harness.figures import Figure, missing
 from benchmarks.studies.papers.printed import CLAIMS, Claim
 from benchmarks.studies.papers.printed_figures import printed_figures
 from benchmarks.studies.papers.simulated import Outcome, Outcomes, simulate
 from benchmarks.studies.papers.slips import Slip, slips
 from benchmarks.studies.papers.systems import Passes, PolicyMaker
-from ecorl.bench.figures import Figure, missing
 from ecorl.bench.stats import spread_of
 from ecorl.files import write_whole
 from ecorl.records import Provenance

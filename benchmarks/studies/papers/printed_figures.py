@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.records import Provenance
 
 

@@ -18,6 +18,7 @@ from itertools import product
 
 import numpy as np
 
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.physics.accounts import (
     ALWAYS,
     ANYWAY,
@@ -53,7 +54,6 @@ from benchmarks.studies.physics.ranges import (
     ends_of,
     scoring_mfus,
 )
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.devices import DeviceProfile
 from ecorl.records import Provenance, StageWork
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 import tomlkit
 
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.placement.busy_core import BusyCore
 from benchmarks.studies.placement.turns import Turns
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
 from ecorl.bench.stats import bootstrap_interval, median, spread_of
 from ecorl.devices import load_profile

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ecorl.bench.figures import Figure, Target, missing
+from benchmarks.harness.figures import Figure, Target, missing
 from ecorl.policy.evaluation.comparison import (
     LITTLE,
     RULES,

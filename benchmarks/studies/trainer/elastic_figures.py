@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.trainer.elastic import WidthChangeTime, ray_here, width_change
 from benchmarks.studies.trainer.lost_steps import LOSS_TOLERANCE, LostSteps, lost_steps
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.records import Provenance
 
 STEP_S = (0.25, 0.5)

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.papers.carbon_printed import CLAIMS
 from benchmarks.studies.trainer.accumulation import (
     GLOBAL_ROWS,
@@ -21,7 +22,6 @@ from benchmarks.studies.trainer.convergence import (
 )
 from benchmarks.studies.trainer.optimizers import OptimizerTimes
 from benchmarks.studies.trainer.switching import N_ROWS, N_SWITCHES, SwitchTimes
-from ecorl.bench.figures import Figure, Target, missing
 from ecorl.bench.stats import spread_of
 from ecorl.control import Gear, gear_label
 from ecorl.records import Provenance

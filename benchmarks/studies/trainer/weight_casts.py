@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.trainer.language_model import CONTEXT, VOCABULARY, Batches, language_loss
-from ecorl.bench.figures import Figure
 from ecorl.bench.rounds import timed_rounds
 from ecorl.bench.stats import spread_of
 from ecorl.control import Gear

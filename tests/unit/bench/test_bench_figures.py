@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ecorl.bench.figures import Figure, Result, Target, as_quick, missing, write_result
+from benchmarks.harness.figures import Figure, Result, Target, as_quick, missing, write_result
 from ecorl.bench.machine import Machine
 from ecorl.records import Provenance
 

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from benchmarks.harness import command
+from benchmarks.harness.figures import Figure, Target
 from ecorl.bench import machine
-from ecorl.bench.figures import Figure, Target
 from ecorl.errors import BuildError, RunError
 from ecorl.records import Provenance
 

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from benchmarks import levers
-from ecorl.bench.figures import missing
+from benchmarks.harness.figures import missing
 from ecorl.records import Provenance
 
 IDS = (

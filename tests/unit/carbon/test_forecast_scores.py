@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.studies.carbon.scores import pinball_loss, score
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.scores import pinball_loss, score
 from ecorl.carbon.series import Series
 from tests.fakes.rule_forecaster import LAST_DAY, NEWEST, RuleForecaster
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.studies.carbon.scores import score
 from ecorl.carbon.forecasts import pool as pool_module
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.scores import score
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.errors import FeedSilent

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.studies.carbon.bound.lagrangian import lagrangian_bound
+from benchmarks.studies.carbon.bound.milp import milp_bound
+from benchmarks.studies.carbon.bound.replayed import ScriptedActions, played_actions
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
-from ecorl.controllers.clairvoyant.lagrangian import lagrangian_bound
 from ecorl.controllers.clairvoyant.lp import lp_bound
-from ecorl.controllers.clairvoyant.milp import milp_bound
-from ecorl.controllers.clairvoyant.replayed import ScriptedActions, played_actions
 from ecorl.controllers.horizon.receding import RecedingHorizon
 from ecorl.controllers.problem.table import PAUSE
 from ecorl.controllers.problem.training import Kept

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.studies.lever_timing import timing_saving, timing_table
 from ecorl.carbon.series import Series
 from ecorl.operate.levers.known_timings import SLACKS, known_timings, timings_toml
-from ecorl.operate.levers.timing import timing_saving, timing_table
 
 HOURS = np.arange(24 * 85)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.studies.carbon.bound.lagrangian import lagrangian_bound
 from benchmarks.studies.carbon.control.regrets import Regrets, StudyCase, cases, regrets
 from benchmarks.studies.carbon.control.scenario import Study
 from ecorl.carbon.series import Series
 from ecorl.controllers.catalogue import build
-from ecorl.controllers.clairvoyant.lagrangian import lagrangian_bound
 from ecorl.controllers.planning.foresight import AS_ARCHIVED, MadeUpForesight
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller

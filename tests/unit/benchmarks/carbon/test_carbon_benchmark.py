@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.studies.carbon.forecasts import ForecastScores
+from benchmarks.studies.carbon.scores import LEADS_H, LeadScore
 from benchmarks.studies.carbon.traces import KNOWN_GRIDS, VARIABLE, recorded_grids
-from ecorl.carbon.forecasts.scores import LEADS_H, LeadScore
 from ecorl.carbon.series import Series
 from ecorl.errors import ConfigError, DataError
 from tests.fakes.grid_series import grid

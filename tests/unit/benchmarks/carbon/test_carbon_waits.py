@@ -19,6 +19,7 @@ from benchmarks.studies.carbon.savings import (
     start_numbers,
     wait_savings,
 )
+from benchmarks.studies.carbon.scores import score
 from benchmarks.studies.carbon.waits import (
     EarlyWatcher,
     LateWatcher,
@@ -29,7 +30,6 @@ from benchmarks.studies.carbon.waits import (
 )
 from ecorl.bench.stats import LEAST_VALUES
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.scores import score
 from ecorl.carbon.series import Series
 from ecorl.controllers.waiting import Waiting
 from tests.fakes.grid_series import HOUR_S, cut, grid, with_gaps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from benchmarks.gpu.run.processes import labelled, neighbours
-from ecorl.bench.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing
 from ecorl.records import Provenance
 
 FOREIGN = 2**22 + 1

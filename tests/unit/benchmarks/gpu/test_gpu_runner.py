@@ -21,7 +21,7 @@ from benchmarks.gpu.run import part as part_process
 from benchmarks.gpu.run import runner
 from benchmarks.gpu.run.parts import PARTS, Part
 from benchmarks.gpu.run.runner import last_error
-from ecorl.bench.figures import Figure
+from benchmarks.harness.figures import Figure
 from ecorl.records import Provenance
 from tests.unit.benchmarks.gpu.test_gpu_wheels import make_wheel
 

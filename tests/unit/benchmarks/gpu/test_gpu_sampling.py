@@ -10,7 +10,7 @@ from fake_nvml import true_energy_j
 from benchmarks.gpu import sampling
 from benchmarks.gpu.run.setting import Setting
 from benchmarks.gpu.sampling import Arm, CpuShare, share_figure
-from ecorl.bench.figures import Target
+from benchmarks.harness.figures import Target
 from ecorl.records import Provenance
 
 PERIOD_S = 0.004

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.harness.figures import as_quick
 from benchmarks.studies.physics.accounts import ACCOUNTINGS, ALWAYS
 from benchmarks.studies.physics.map import SIDES, Axes, break_even_map
 from benchmarks.studies.physics.map_file import as_data
 from benchmarks.studies.physics.passes import PRECISIONS
 from benchmarks.studies.physics.ranges import POWERS, SCORING_MFU, ranged_map
 from benchmarks.studies.physics.tables import WIDTH
-from ecorl.bench.figures import as_quick
 from ecorl.devices import load_profile
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.studies.carbon.bound.network import EpochNetwork
+from benchmarks.studies.carbon.bound.replayed import played_actions
+from benchmarks.studies.carbon.bound.search import best_prices
 from ecorl.carbon.series import Series
 from ecorl.controllers.clairvoyant.lp import ClairvoyantBound, lp_bound
-from ecorl.controllers.clairvoyant.network import EpochNetwork
-from ecorl.controllers.clairvoyant.replayed import played_actions
-from ecorl.controllers.clairvoyant.search import best_prices
 from ecorl.controllers.horizon.pricing import Price
 from ecorl.controllers.problem.table import FloatArray, TrainingAction
 from ecorl.controllers.problem.training import TrainingProblem

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ecorl.controllers.clairvoyant.network import EpochNetwork
+from benchmarks.studies.carbon.bound.network import EpochNetwork
 from ecorl.controllers.clairvoyant.planes import PricePlanes
 from ecorl.controllers.horizon.pricing import Price
 from ecorl.controllers.problem.table import FloatArray

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from benchmarks.studies.carbon.bound.chosen import chosen
+from benchmarks.studies.carbon.bound.core import CoreNetwork
+from benchmarks.studies.carbon.bound.lagrangian import bounded
+from benchmarks.studies.carbon.bound.network import EpochNetwork, Values
+from benchmarks.studies.carbon.bound.replayed import played_actions
 from ecorl.carbon.series import Series
-from ecorl.controllers.clairvoyant.chosen import chosen
-from ecorl.controllers.clairvoyant.core import CoreNetwork
-from ecorl.controllers.clairvoyant.lagrangian import bounded
-from ecorl.controllers.clairvoyant.network import EpochNetwork, Values
-from ecorl.controllers.clairvoyant.replayed import played_actions
 from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.replay.playing import PlayedTraining

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.studies.carbon.forecaster import Forecaster
 from ecorl.carbon.forecasts.history import HOUR_S, FloatArray
-from ecorl.carbon.forecasts.protocol import Forecaster
 from ecorl.carbon.series import Series
 
 LEADS_H = (1, 6, 24, 96)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.bench.figures import Figure, Target, missing
+from benchmarks.harness.figures import Figure, Target, missing
 from ecorl.bench.stats import spread_of
 from ecorl.bench.tokens_per_joule.arms import PLACEMENTS
 from ecorl.bench.tokens_per_joule.reading.model import RunFigures

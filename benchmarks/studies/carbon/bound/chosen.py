@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ecorl.controllers.clairvoyant.core import SINK, Arcs
+from benchmarks.studies.carbon.bound.core import SINK, Arcs
+from benchmarks.studies.carbon.bound.network import EpochNetwork, Values
 from ecorl.controllers.clairvoyant.highs import highs
-from ecorl.controllers.clairvoyant.network import EpochNetwork, Values
 from ecorl.controllers.clairvoyant.priced import IntArray
 from ecorl.controllers.problem.table import FloatArray, TrainingAction
 

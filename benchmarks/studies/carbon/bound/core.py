@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ecorl.controllers.clairvoyant.network import EpochNetwork, Values
+from benchmarks.studies.carbon.bound.network import EpochNetwork, Values
 from ecorl.controllers.clairvoyant.priced import BoolArray, IntArray
 from ecorl.controllers.problem.table import PAUSE, FloatArray
 from ecorl.controllers.problem.training import Kept
