@@ -45,6 +45,7 @@ class Course:
 def write(run, *, evaluations=(0, 3, STEPS), is_read=True, finish=True, rewards=None):
     """Steps from 1001 s on: a generation of 1 s, a training of 0.6 s, 0.4 s beside them."""
     run.recorded_config(SETTINGS)
+    run.stated(pue=1.0, intensity_g_per_kwh=400.0)
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", IDLE_W))
     course, at, stages = Course(), 1001.0, []
     for step in range(STEPS + 1):

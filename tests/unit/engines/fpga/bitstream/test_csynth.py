@@ -75,7 +75,7 @@ def test_csynth_is_read_whole(written):
 def test_loops_of_every_function_are_found_with_their_nesting(written):
     loops = {loop.name: loop for loop in read_csynth(written(CSYNTH)).loops}
     assert list(loops) == [
-        *("LOAD_A", "LOAD_W_BLOCK_LOAD_W", "FILL", "BLOCK", "TILE", "MAC", "REST", "STORE")
+        *("LOAD_A", "PLAN", "LOAD_W_BLOCK_LOAD_W", "FILL", "BLOCK", "TILE", "MAC", "REST", "STORE")
     ]
     array = "mac_array_64_16_4_16384_s"
     assert loops["MAC"] == Loop(array, "MAC", 1, 4096, 1)
@@ -99,7 +99,7 @@ def test_loops_of_the_top_function_count_once(written):
         loops = read_csynth(written(case)).loops
         solo = Loop("gemm_int8_krnl", "SOLO", 9, 9, 3)
         assert [loop for loop in loops if loop.name == "SOLO"] == [solo]
-        assert len(loops) == 9
+        assert len(loops) == 10
 
 
 @pytest.mark.parametrize("word", ["?", "undef", "-", "N/A", ""])
