@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ecorl.engines.fpga.csim.build import kernel_root
+from ecorl.errors import BuildError
 from hls_kernels.lint.kernels import Kernel, all_kernels
 from hls_kernels.lint.recurrences import __main__ as command
 from hls_kernels.lint.recurrences import time_loops, timings_of
@@ -159,6 +161,36 @@ def test_an_array_is_met_again_after_the_distance_that_is_stated():
     assert timing(ARRAY, f"{said} false").delay_ns == pytest.approx(ADD)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "inter WAR false",
+        "intra false",
+        "inter direction = WAW distance = 8 true",
+        "intra direction = RAW distance = 8 true",
+    ],
+)
+def test_a_pragma_of_another_dependence_leaves_the_recurrence(said):
+    found = timing(ARRAY, f"DEPENDENCE variable = table {said}")
+    assert (found.least_ii, found.delay_ns) == (4, timing(ARRAY).delay_ns)
+    assert timing(ARRAY, f"DEPENDENCE {said} variable = table").least_ii == 4
+    # One that speaks of reads after writes counts all the same.
+    raw = "DEPENDENCE variable = table inter RAW false"
+    assert timing(ARRAY, f"DEPENDENCE variable = table {said}", raw).least_ii == 1
+
+
+def test_a_loop_that_stays_in_a_pipelined_one_is_refused():
+    body = """
+  br label %inner
+inner:
+  %j = phi i32 [ 0, %body ], [ %j.next, %inner ]
+  %j.next = add i32 %j, 1
+  %again = icmp slt i32 %j.next, %n
+  br i1 %again, label %inner, label %latch"""
+    with pytest.raises(BuildError, match=r"^/kernel/adder\.cpp:10: .* not unrolled$"):
+        timing(body)
+
+
 def test_a_read_that_its_own_result_decides_on_is_a_recurrence():
     body = """
   %x = phi i1 [ true, %entry ], [ %x.next, %latch ]
@@ -236,26 +268,119 @@ def tools(require_tool):
     require_tool("hls_headers")
 
 
+def times_of(folder, name, text):
+    """The loops of a kernel of one source, with its text."""
+    source = folder / name
+    source.write_text(text)
+    (folder / "qor.json").write_text(json.dumps({"top": "top", "loops": []}))
+    return time_loops([Kernel(folder, (source,))])
+
+
 def test_a_recurrence_of_the_sources_is_found(tools, tmp_path):
-    source = tmp_path / "phases.cpp"
-    source.write_text(PHASES)
-    (tmp_path / "qor.json").write_text(json.dumps({"top": "top", "loops": []}))
-    run, unrolled = time_loops([Kernel(tmp_path, (source,))])
+    run, unrolled = times_of(tmp_path, "phases.cpp", PHASES)
     assert (run.label, run.is_missed) == ("RUN", True)
     assert "phases.cpp:6" in run.lines
     assert (unrolled.label, unrolled.least_ii, unrolled.is_missed) == ("UNROLLED", 1, False)
+
+
+INNER_LOOP = """
+#include <hls_stream.h>
+extern "C" void top(hls::stream<int>& in, hls::stream<int>& out, int n, int m) {
+    int s = 0, x = 1;
+    for (int i = 0; i < n; ++i) {
+#pragma HLS PIPELINE II = 1
+        for (int j = 0; j < m; ++j) s = s * 3 + in.read();
+        x = x * s * 7 / (m | 1);
+    }
+    out.write(x);
+}
+"""
+ONE_TRIP = """
+#include <hls_stream.h>
+extern "C" void top(hls::stream<int>& in, hls::stream<int>& out, int n) {
+    for (int i = 0; i < n; ++i) {
+        for (int j = 0; j < 1; ++j) {
+#pragma HLS PIPELINE II = 1
+            out.write(in.read());
+        }
+    }
+}
+"""
+FUNCTION = """
+#include <hls_stream.h>
+static int product(int a, int b) {
+#pragma HLS PIPELINE II = 1
+    return a * b;
+}
+extern "C" void top(hls::stream<int>& out, int n) { out.write(product(n, n)); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(INNER_LOOP, 5), (ONE_TRIP, 6), (FUNCTION, 4)],
+    ids=["inner loop", "one trip", "function"],
+)
+def test_what_cannot_be_timed_is_refused_with_its_place(tools, tmp_path, text, line):
+    with pytest.raises(BuildError) as raised:
+        times_of(tmp_path, "refused.cpp", text)
+    assert str(raised.value).startswith(f"{tmp_path / 'refused.cpp'}:{line}: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_pragma_of_a_pipeline_that_nothing_calls_is_left_out(tools, tmp_path):
+    unused = FUNCTION.replace("product(n, n)", "n")
+    assert times_of(tmp_path, "unused.cpp", unused) == []
+
+
+SAME_NAME = """
+#include <ap_int.h>
+#include <hls_stream.h>
+static void first(hls::stream<int>& in, hls::stream<int>& out, int n) {
+    static ap_int<8> t[16];
+FIRST:
+    for (int i = 0; i < n; ++i) {
+#pragma HLS PIPELINE II = 1
+        const int at = in.read() & 15;
+        t[at] = t[at] + 1;
+        out.write(t[at]);
+    }
+}
+static void second(hls::stream<int>& in, hls::stream<int>& out, int n) {
+    ap_int<8> t[16] = {};
+#pragma HLS ARRAY_PARTITION variable = t complete
+SECOND:
+    for (int i = 0; i < n; ++i) {
+#pragma HLS PIPELINE II = 1
+        const int at = in.read() & 15;
+        t[at] = t[at] + 1;
+        out.write(t[at]);
+    }
+}
+extern "C" void top(hls::stream<int>& in, hls::stream<int>& out, int n) {
+    first(in, out, n);
+    second(in, out, n);
+}
+"""
+
+
+@pytest.mark.parametrize("kept", ["", "static "], ids=["local", "static"])
+def test_an_array_is_in_registers_only_in_the_function_of_the_pragma(tools, tmp_path, kept):
+    text = SAME_NAME.replace("    ap_int<8> t[16] = {};", f"    {kept}ap_int<8> t[16] = {{}};")
+    memory, registers = times_of(tmp_path, "arrays.cpp", text)
+    assert (memory.label, memory.least_ii) == ("FIRST", 4)
+    assert (registers.label, registers.least_ii) == ("SECOND", 1)
 
 
 @pytest.mark.deep
 def test_no_loop_of_the_project_misses_the_clock_and_the_page_says_so(tools):
     loops = time_loops()
     assert [f"{loop.label}: {loop.delay_ns:.2f} ns" for loop in loops if loop.is_missed] == []
-    declared = {
-        entry["label"]
-        for kernel in all_kernels()
-        for entry in json.loads((kernel.folder / "qor.json").read_text())["loops"]
-    }
-    assert {loop.label for loop in loops} == declared
+    for kernel in all_kernels():
+        declared = json.loads((kernel.folder / "qor.json").read_text())["loops"]
+        places = Counter((loop.source.path, loop.label) for loop in time_loops([kernel]))
+        assert set(places.values()) == {1}
+        assert Counter(label for _, label in places) == Counter(e["label"] for e in declared)
     # The page says what is found.
     page = (kernel_root() / "README.md").read_text(encoding="utf-8")
     worst = max(loop.delay_ns / loop.source.ii for loop in loops)

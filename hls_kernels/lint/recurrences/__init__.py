@@ -11,7 +11,9 @@ nor is what lies outside of recurrences, which more stages of a pipeline can alw
 
 The kernel is compiled by clang with widths as they are (``include/ap_int.h``), all functions in its
 top, loops unrolled as their pragmas say; arrays are met again after the iterations that DEPENDENCE
-states, or after one. The text of the result is read; nothing of it is ever run.
+states, or after one. The text of the result is read; nothing of it is ever run. A PIPELINE pragma
+is an error where nothing can be timed: on a function, on a loop that the compiler removes, and
+around a loop that is not unrolled.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ecorl.errors import BuildError
 from hls_kernels.lint.compiling import Pragmas, find_tools, read_pragmas
 from hls_kernels.lint.kernels import Kernel, all_kernels
 from hls_kernels.lint.recurrences.carried import graph_of
 from hls_kernels.lint.recurrences.compiling import (
     SourceLoop,
+    check_pipelines,
     compile_kernel,
     find_clang,
     source_loops,
@@ -36,8 +40,6 @@ from hls_kernels.lint.recurrences.graph import Cycle
 from hls_kernels.lint.recurrences.ir import Metadata, read_functions
 from hls_kernels.lint.recurrences.loops import loops_of
 from hls_kernels.lint.recurrences.memory import Memory
-
-_PARTITIONED = r"ARRAY_PARTITION\s+variable\s*=\s*(\w+)\s+complete(?!.*\bdim\s*=\s*[1-9])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def time_loops(kernels: Iterable[Kernel] | None = None) -> list[LoopTiming]:
 
     Raises:
         MissingToolError: no clang 19, no compiler or no ap_int headers.
-        BuildError: a kernel does not compile.
+        BuildError: a kernel does not compile, or a PIPELINE pragma is of no loop that can be timed.
     """
     clang, tools, operators = find_clang(), find_tools(), read_operators()
     worst: dict[SourceLoop, LoopTiming] = {}
@@ -92,8 +94,10 @@ def time_loops(kernels: Iterable[Kernel] | None = None) -> list[LoopTiming]:
         top = json.loads((kernel.folder / "qor.json").read_text(encoding="utf-8"))["top"]
         for source in kernel.sources:
             pragmas = read_pragmas(tools, source)
-            text = compile_kernel(clang, tools, source, top, pragmas)
-            for found in timings_of(text, pragmas, operators):
+            plain, text = compile_kernel(clang, tools, source, top, pragmas)
+            timings = timings_of(text, pragmas, operators)
+            check_pipelines(plain, pragmas, (timing.source for timing in timings))
+            for found in timings:
                 known = worst.get(found.source)
                 if known is None or found.delay_ns > known.delay_ns:
                     worst[found.source] = found
@@ -107,28 +111,26 @@ def timings_of(text: str, pragmas: Pragmas, operators: Operators) -> list[LoopTi
         text: of LLVM's representation.
         pragmas: of the sources.
         operators: their delays.
+
+    Raises:
+        BuildError: a loop that stays is in a pipelined one.
     """
     metadata = Metadata(text)
     sources = source_loops(metadata, pragmas)
     arrays = {n: int(size) for n, size in re.findall(r"^\s*([%@]\S+) = .*?\[(\d+) x ", text, re.M)}
     constants = frozenset(re.findall(r"^(@\S+) = .*?\bconstant ", text, re.M))
-    partitioned = frozenset(
-        found[1]
-        for lines in pragmas.values()
-        for _, said in lines
-        if (
-            found := re.match(
-                r"ARRAY_PARTITION\s+variable\s*=\s*(\w+)\s+complete(?!.*\bdim\s*=\s*[1-9])", said
-            )
-        )
-    )
     timings = []
     for function in read_functions(text).values():
         for loop in loops_of(function):
             source = sources.get(loop.name)
             if source is None or not source.is_pipelined:
                 continue
-            memory = Memory(loop, source, partitioned, arrays, constants)
+            if not set(loop.latches) <= set(loop.blocks):
+                raise BuildError(
+                    f"{source.path}:{source.line}: the pipelined loop cannot be timed: a loop in "
+                    "it is not unrolled"
+                )
+            memory = Memory(loop, source, arrays, constants)
             graph = graph_of(memory, operators)
             cycle, depth = graph.worst_cycle(), graph.depth(operators.period_ns)
             places = (

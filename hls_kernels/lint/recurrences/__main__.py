@@ -1,6 +1,7 @@
 """``python -m hls_kernels.lint.recurrences``: see the package for what is computed.
 
-Exit code 0 where all loops hold, 1 where one does not, 2 when a tool is missing.
+Exit code 0 where all loops hold, 1 where one does not, 2 when a tool is missing or a
+pipelined loop cannot be timed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from ecorl.engines.fpga.csim.compiler import first_error, run
 from ecorl.errors import BuildError, MissingToolError
 from hls_kernels.lint.compiling import Pragmas, Tools
 from hls_kernels.lint.kernels import ROOT
-from hls_kernels.lint.recurrences.ir import Metadata
+from hls_kernels.lint.recurrences.ir import Metadata, name_of
 
 CLANG = "clang++-19"
 _HEADERS = Path(__file__).with_name("include")
@@ -29,6 +29,26 @@ _FRONT = (
 # Loops keep their condition at the head, as schedulers of hardware see them.
 _OPTIMISER = ("-rotation-max-header-size=0", "-disable-loop-idiom-all",
               "-pragma-unroll-threshold=100000000")  # fmt: skip
+
+REGISTERS = "registers"
+"""What follows the name of an array that is partitioned completely, after a dot."""
+
+_PARTITIONED = r"ARRAY_PARTITION\s+variable\s*=\s*(\w+)\s+complete(?!.*\bdim\s*=\s*[1-9])"
+_PIPELINED = r"PIPELINE\b(?!\s+off)"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFunction:
+    """A function of the sources that is compiled: where it is, and the text of its body."""
+
+    path: Path
+    line: int
+    end: int
+    body: str
+
+    def holds(self, line: int) -> bool:
+        """Whether a line of its file is a part of it."""
+        return self.line <= line <= self.end
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,7 +73,7 @@ class SourceLoop:
     @property
     def is_pipelined(self) -> bool:
         """Whether a PIPELINE pragma stands in it."""
-        return self.pragma(r"PIPELINE\b(?!\s+off)") is not None
+        return self.pragma(_PIPELINED) is not None
 
     @property
     def is_unrolled(self) -> bool:
@@ -82,7 +102,9 @@ def find_clang() -> str:
     return found
 
 
-def compile_kernel(clang: str, tools: Tools, source: Path, top: str, pragmas: Pragmas) -> str:
+def compile_kernel(
+    clang: str, tools: Tools, source: Path, top: str, pragmas: Pragmas
+) -> tuple[str, str]:
     """Compile a kernel: all functions in its top, loops unrolled as their pragmas say.
 
     Args:
@@ -93,7 +115,7 @@ def compile_kernel(clang: str, tools: Tools, source: Path, top: str, pragmas: Pr
         pragmas: of its files.
 
     Returns:
-        The text of the module.
+        The text of the module before the optimiser and behind it.
 
     Raises:
         BuildError: it does not compile.
@@ -110,7 +132,7 @@ def compile_kernel(clang: str, tools: Tools, source: Path, top: str, pragmas: Pr
         flags = [word for flag in _OPTIMISER for word in ("-mllvm", flag)]
         _run([clang, _TARGET, "-O1", "-w", "-x", "ir", "-S", "-emit-llvm", "-fno-vectorize",
               "-fno-slp-vectorize", *flags, str(marked), "-o", str(last)])  # fmt: skip
-        return last.read_text(encoding="utf-8")
+        return text, last.read_text(encoding="utf-8")
 
 
 def source_loops(metadata: Metadata, pragmas: Pragmas) -> dict[str, SourceLoop]:
@@ -123,14 +145,58 @@ def source_loops(metadata: Metadata, pragmas: Pragmas) -> dict[str, SourceLoop]:
     own: dict[SourceLoop, list[str]] = {loop: [] for loop in bare.values()}
     for path in {loop.path for loop in own}:
         for line, text in pragmas.get(path, []):
-            around = [loop for loop in own if loop.holds(path, line)]
-            if around:
-                own[max(around, key=lambda loop: (loop.line, loop.column))].append(text)
+            loop = _innermost(own, path, line)
+            if loop is not None:
+                own[loop].append(text)
     return {name: replace(loop, pragmas=tuple(own[loop])) for name, loop in bare.items()}
 
 
+def _innermost(loops: Iterable[SourceLoop], path: Path, line: int) -> SourceLoop | None:
+    """The innermost loop around a line."""
+    around = (loop for loop in loops if loop.holds(path, line))
+    return max(around, key=lambda loop: (loop.line, loop.column), default=None)
+
+
+def source_functions(text: str) -> list[SourceFunction]:
+    """The functions of a module that is not yet optimised."""
+    metadata = Metadata(text)
+    functions = []
+    for name, body in re.findall(r"^define [^\n]*!dbg (!\d+) \{\n(.*?)^\}$", text, re.M | re.S):
+        start = metadata.place(name)
+        if start is not None:
+            places = (metadata.place(place) for place in set(re.findall(r"!dbg (!\d+)", body)))
+            lines = [p.line for p in places if p is not None and p.path == start.path]
+            end = max([start.line, *lines])
+            functions.append(SourceFunction(start.path, start.line, end, body))
+    return functions
+
+
+def check_pipelines(text: str, pragmas: Pragmas, found: Iterable[SourceLoop]) -> None:
+    """Hold the PIPELINE pragmas of all compiled functions against the loops that were timed.
+
+    Args:
+        text: of the module, not yet optimised: all loops are still there.
+        pragmas: of the sources.
+        found: the loops that were timed.
+
+    Raises:
+        BuildError: a pragma is of none of them.
+    """
+    timed = {replace(loop, pragmas=()) for loop in found}
+    loops = {replace(loop, pragmas=()) for loop in source_loops(Metadata(text), pragmas).values()}
+    for function in source_functions(text):
+        for line, said in pragmas.get(function.path, []):
+            if not function.holds(line) or re.match(_PIPELINED, said, re.I) is None:
+                continue
+            if _innermost(loops, function.path, line) not in timed:
+                raise BuildError(
+                    f"{function.path}:{line}: the PIPELINE pragma is of no loop that can be timed: "
+                    "of a function, or of a loop that the compiler removes"
+                )
+
+
 def mark(text: str, top: str, pragmas: Pragmas) -> str:
-    """Tell the optimiser what to inline and unroll.
+    """Tell the optimiser what to inline and unroll, and name the arrays in registers.
 
     Args:
         text: of the module, not yet optimised.
@@ -165,7 +231,33 @@ def mark(text: str, top: str, pragmas: Pragmas) -> str:
     )  # fmt: skip
     for pattern, to in changes:
         text = re.sub(pattern, to, text, flags=re.M)
+    return _name_registers(text, pragmas)
+
+
+def _name_registers(text: str, pragmas: Pragmas) -> str:
+    """Names for arrays in registers that inlining keeps: a pragma is that of its function alone."""
+    functions = source_functions(text)
+    shared = set()
+    for function in functions:
+        partitioned = set()
+        for line, said in pragmas.get(function.path, []):
+            found = re.match(_PARTITIONED, said, re.I)
+            around = [f.line for f in functions if f.path == function.path and f.holds(line)]
+            if found is not None and function.holds(line) and function.line == max(around):
+                partitioned.add(found[1])
+        body = function.body
+        for array in set(re.findall(r"%[-\w$.]+(?= = alloca \[)", body)):
+            if name_of(array) in partitioned:
+                body = _renamed(body, array)
+        text = text.replace(function.body, body)
+        shared |= {a for a in re.findall(r"@[\w$.]+", body) if name_of(a) in partitioned}
+    for array in sorted(shared):
+        text = _renamed(text, array)
     return text
+
+
+def _renamed(text: str, array: str) -> str:
+    return re.sub(rf"{re.escape(array)}(?![-\w$.])", rf"\g<0>.{REGISTERS}", text)
 
 
 def _run(command: Sequence[str]) -> None:

@@ -104,6 +104,12 @@ class Metadata:
                 re.M,
             )
         }
+        self._places |= {
+            name: (int(line), 0, name)
+            for name, line in re.findall(
+                r"^(!\d+) = distinct !DISubprogram\(.*?\bline: (\d+)", text, re.M
+            )
+        }
         self.loops: dict[str, tuple[str, str]] = {
             name: (start, end)
             for name, start, end in re.findall(
@@ -120,6 +126,17 @@ class Metadata:
             return None
         line, column, scope = found
         return Place(self._folders[self._scopes[scope]].resolve(), line, column)
+
+
+def name_of(root: str) -> str:
+    """The name of a variable in the sources: without what inlining adds, of a static the last."""
+    name = root.split(".")[0]
+    if name.startswith("@"):
+        for at in range(len(name) - 1, 0, -1):
+            found = re.match(r"E(\d+)(\w+)$", name[at:])
+            if found is not None and len(found[2]) == int(found[1]):
+                return found[2]
+    return name.lstrip("%@")
 
 
 def read_functions(text: str) -> dict[str, Function]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from hls_kernels.lint.recurrences.compiling import SourceLoop
-from hls_kernels.lint.recurrences.ir import Function, Instruction
+from hls_kernels.lint.recurrences.compiling import REGISTERS, SourceLoop
+from hls_kernels.lint.recurrences.ir import Function, Instruction, name_of
 from hls_kernels.lint.recurrences.loops import Loop
 
 _POINTERS = frozenset(("getelementptr", "bitcast", "addrspacecast", "freeze", "phi", "select"))
@@ -31,14 +31,12 @@ class Memory:
     Attributes:
         loop: as compiled.
         source: the same loop in the sources, with its pragmas.
-        partitioned: names of arrays that are completely partitioned into registers.
         sizes: places of the arrays that are known.
         constants: tables that never change.
     """
 
     loop: Loop
     source: SourceLoop
-    partitioned: frozenset[str]
     sizes: dict[str, int]
     constants: frozenset[str]
 
@@ -67,7 +65,7 @@ class Memory:
             return "value"
         if root in self.constants:
             return "constants"
-        if name_of(root) in self.partitioned:
+        if REGISTERS in root.split(".")[1:]:
             return "registers"
         return "port" if root in self.loop.function.arguments else "ram"
 
@@ -76,30 +74,25 @@ class Memory:
         return self.sizes.get(root, 1)
 
     def distance(self, root: str) -> int | None:
-        """Iterations from a write to a read that may meet it; None where none does."""
+        """Iterations from a write to a read that may meet it; None where none does.
+
+        A DEPENDENCE pragma says so only where it speaks of reads after writes of other iterations.
+        """
         if self.kind(root) == "value":
             return None
         for text in self.source.pragmas:
-            found = re.match(r"DEPENDENCE\b.*\bvariable\s*=\s*(\w+)(.*)", text, re.I)
-            if found is None or found[1] != name_of(root):
+            found = re.match(r"DEPENDENCE\b(.*)\bvariable\s*=\s*(\w+)(.*)", text, re.I)
+            if found is None or found[2] != name_of(root):
                 continue
-            if re.search(r"\bfalse\b", found[2], re.I):
+            said = found[1] + found[3]
+            if re.search(r"\b(intra|WAR|WAW)\b", said, re.I):
+                continue
+            if re.search(r"\bfalse\b", said, re.I):
                 return None
-            stated = re.search(r"\bdistance\s*=\s*(\d+)", found[2], re.I)
+            stated = re.search(r"\bdistance\s*=\s*(\d+)", said, re.I)
             if stated is not None:
                 return int(stated[1])
         return 1
-
-
-def name_of(root: str) -> str:
-    """The name of a variable in the sources: without what inlining adds, of a static the last."""
-    mangled = re.search(r"E(\d+)(\w+)$", root)
-    if root.startswith("@") and mangled is not None:
-        for at in range(len(root) - 1, 0, -1):
-            found = re.match(r"E(\d+)(\w+)$", root[at:])
-            if found is not None and len(found[2]) == int(found[1]):
-                return found[2]
-    return root.lstrip("%@").split(".")[0]
 
 
 def _addresses(own: Instruction) -> Iterator[tuple[str, bool]]:
