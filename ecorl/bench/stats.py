@@ -15,6 +15,8 @@ LEAST_VALUES = 6
 """Values from which on a bootstrap of the median covers about what it says: resampled medians of
 three lie between the lowest and the highest, which holds the true median three times in four."""
 
+_LEVEL = 0.95
+
 RESAMPLES = 4000
 """Bootstrap resamples; the interval's ends then move by less than its width over 20."""
 
@@ -38,15 +40,11 @@ def mad(values: Values) -> float:
     return float(np.median(np.abs(array - np.median(array))))
 
 
-def bootstrap_interval(
-    values: Values, *, level: float = 0.95, seed: int = 0, of_mean: bool = False
-) -> tuple[float, float] | None:
-    """Percentile bootstrap interval of the median; the same values give the same interval.
+def bootstrap_interval(values: Values, *, of_mean: bool = False) -> tuple[float, float] | None:
+    """95 % percentile bootstrap interval of the median; the same values give the same interval.
 
     Args:
         values: independent measurements.
-        level: share of resampled medians inside, 0 to 1.
-        seed: of the resampling.
         of_mean: of the mean in place of the median.
 
     Returns:
@@ -55,10 +53,10 @@ def bootstrap_interval(
     array = _array(values)
     if len(array) < LEAST_VALUES:
         return None
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     picks = rng.integers(len(array), size=(RESAMPLES, len(array)))
     middles = (np.mean if of_mean else np.median)(array[picks], axis=1)
-    tail = (1.0 - level) / 2.0
+    tail = (1.0 - _LEVEL) / 2.0
     low, high = np.quantile(middles, [tail, 1.0 - tail])
     return float(low), float(high)
 

@@ -170,71 +170,18 @@ def features(
     Returns:
         `N_FEATURES` numbers in the order of `NAMES`; some are floats where others are arrays.
     """
-    gpu_s, gpu_j = gpu_only(work)
+    only_s, only_j = gpu_only(work)
     later_s: Number = 0.0
     later_card_s: Number = 0.0
     for i in _LATER[stage]:
         later_s = later_s + work.gpu_s[i]
         later_card_s = later_card_s + rules.usable[i] * work.card_s[i]
-    backlog_s = ops.maximum(0.0, carry.card_s - carry.t_s)
-    of_stage = _stage_figures(stage, carry, work, backlog_s, ops)
-    gains = _gains(stage, carry, work, rules, gpu_s, gpu_j, may, ops)
-    figures = DecisionFigures(gpu_s, gpu_j, backlog_s, later_s, later_card_s, *of_stage)
-    return in_order(stage, carry, work, rules, seen, may, figures, gains)
-
-
-class DecisionFigures(NamedTuple):
-    """The figures of a decision that the network's input is made of, beside what it is given.
-
-    Attributes:
-        gpu_only_s, gpu_only_j: of the iteration that uses the GPUs alone.
-        backlog_s: work that the cards still have.
-        later_s, later_card_s: of the inference stages that come after this one, on GPUs and cards.
-        stage_s, stage_j: of the stage on the GPUs.
-        card_s: its time on the cards.
-        queue: what they have before it, in units of that time.
-        done_s: when its result would come, or those that are still awaited.
-    """
-
-    gpu_only_s: Number
-    gpu_only_j: Number
-    backlog_s: Number
-    later_s: Number
-    later_card_s: Number
-    stage_s: Number
-    stage_j: Number
-    card_s: Number
-    queue: Number
-    done_s: Number
-
-
-def in_order(
-    stage: Stage,
-    carry: Carry,
-    work: Work,
-    rules: Rules,
-    seen: Observed,
-    may: tuple[Number, Number],
-    figures: DecisionFigures,
-    gains: tuple[Number, Number, Number],
-) -> tuple[Number, ...]:
-    """Put the network's input into the order of `NAMES`, times and energies in its units.
-
-    Args:
-        stage: the stage to place.
-        carry: the iteration so far.
-        work: what its stages cost.
-        rules: what may be done.
-        seen: readings and facts of the batch.
-        may: whether a2 and a3 pass the guards.
-        figures: of the stage.
-        gains: ``gain_a2``, ``gain_a3`` and ``gain_both``.
-    """
-    only_s, only_j, backlog_s, later_s, later_card_s, *of_stage = figures
-    stage_s, stage_j, card_s, queue, done_s = of_stage
+    t_s = carry.t_s
+    backlog_s = ops.maximum(0.0, carry.card_s - t_s)
+    stage_s, stage_j, card_s, queue, done_s = _stage_figures(stage, carry, work, backlog_s, ops)
     # Every time is over that of the iteration that uses the GPUs alone, every energy over its own:
     # so one network serves clusters and models of any size.
-    per_s, per_j, t_s = 1.0 / only_s, 1.0 / only_j, carry.t_s
+    per_s, per_j = 1.0 / only_s, 1.0 / only_j
     return (
         *ONE_HOT[stage],
         *may,
@@ -265,7 +212,7 @@ def in_order(
         carry.due_s * per_s,
         *measured_figures(seen.on_gpu),
         *measured_figures(seen.on_card),
-        *gains,
+        *_gains(stage, carry, work, rules, only_s, only_j, may, ops),
     )
 
 

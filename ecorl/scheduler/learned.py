@@ -35,8 +35,7 @@ from ecorl.records import (
 )
 from ecorl.scheduler.features import READ_STAGE, Observed, features
 from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection, lets_pass
-from ecorl.scheduler.iteration_costs import ACTION_CODE, REST_C, iteration_before
-from ecorl.scheduler.plain_features import plain_features
+from ecorl.scheduler.iteration_costs import REST_C, iteration_before
 from ecorl.scheduler.policies import Proposal, RunSetting
 from ecorl.scheduler.policy_file import (
     META_NAMES,
@@ -54,16 +53,11 @@ from ecorl.stages import (
     Carry,
     OffloadBid,
     Work,
-    advance,
-    after_generation,
-    cards_speed,
     energy_fits,
-    is_plain,
     may_leave_gpu,
     may_run_otherwise,
     offload_bids,
     permitted,
-    plain_bids,
     queue_s,
 )
 
@@ -84,7 +78,6 @@ network must not spend joules for time unless it is told that it may."""
 
 _CARD_FIGURES = ("idle_w", *CARD_FIGURES)
 _ON_GPU, _FPGA, _CONCURRENT = ACTIONS
-_REWARD, _REFERENCE = Stage.REWARD, Stage.REFERENCE
 _PLACE = {stage: place for place, stage in enumerate(INFERENCE_STAGES)}
 """Places of the stages that cards can run in `Work.gpu_s`, `gpu_j` and `card_s`."""
 
@@ -186,28 +179,24 @@ class DecisionView:
         bids: modelled time and energy of a2 and of a3; none of a stage that never leaves the GPU.
         objections: of the guards to a2 and to a3, or None.
         may: whether a2 and a3 pass the guards, 1.0 or 0.0 each.
+        provenance: of the stage's energy where the framework computes.
     """
 
-    __slots__ = ("_plain", "bids", "carry", "may", "objections", "state", "table", "work")
+    __slots__ = ("bids", "carry", "may", "objections", "provenance", "state", "table", "work")
 
     def __init__(self, table: RunTable, state: SchedulerState) -> None:
         self.table, self.state = table, state
         self.work: Work = table.work(state)
+        self.provenance = _own_provenance(table, state)
         self.carry: Carry = _progress(state, self.work)
         self.bids: tuple[OffloadBid, ...] = ()
         self.objections: tuple[Objection | None, Objection | None] = (None, None)
         if state.stage not in _PLACE:
             mean_length = state.work.mean_length
             self.may = permitted(state.stage, self.carry, self.work, table.rules, mean_length)
-            self._plain = False
             return
-        self._plain = is_plain(state.stage, self.carry, self.work, table.rules)
-        bids: tuple[OffloadBid, ...]
-        if self._plain:
-            bids = self.bids = plain_bids(state.stage, self.carry, self.work, table.rules)
-        else:
-            bids = offload_bids(state.stage, self.carry, self.work, table.rules)
-            self.bids = (bids[0], bids[-1])
+        bids = offload_bids(state.stage, self.carry, self.work, table.rules)
+        self.bids = (bids[0], bids[-1])
         blocking = self._objection(bids[0])
         concurrent = self._objection(bids[-1]) if bids[-1] is not bids[0] else blocking
         self.objections = (blocking, concurrent)
@@ -259,8 +248,7 @@ class DecisionView:
             state.work.mean_length, power_mean, power_spread, used_mean, used_spread,
             self.table.log_rows, on_gpu, on_card,
         )  # fmt: skip
-        made = plain_features if self._plain else features
-        return made(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
+        return features(state.stage, self.carry, self.work, self.table.rules, seen, self.may)
 
     def costs(self) -> tuple[ActionCost, ...]:
         """Return what each action would cost, for the record; without a card a1 alone.
@@ -270,9 +258,9 @@ class DecisionView:
         if not self.bids:
             return ()
         state, work, place = self.state, self.work, _PLACE[self.state.stage]
-        provenance, own = self.table.table.provenance, self._own_provenance()
-        if own is not provenance:
-            provenance = weakest(provenance, own)
+        provenance = self.table.table.provenance
+        if self.provenance is not provenance:
+            provenance = weakest(provenance, self.provenance)
         on_gpu = ActionCost(_ON_GPU, work.gpu_s[place], work.gpu_j[place], 0.0, provenance)
         if not state.fpga_available:
             return (on_gpu,)
@@ -281,20 +269,8 @@ class DecisionView:
         _, _, wait_s, energy_j = self.bids[1]
         return on_gpu, blocking, ActionCost(_CONCURRENT, wait_s, energy_j, wait_s, provenance)
 
-    def _own_provenance(self) -> Provenance:
-        """Provenance of the stage's energy where the framework computes."""
-        state, stage = self.state, self.state.stage
-        if stage in self.table.measured:
-            role_name = state.work.role_name
-            for path in state.paths:
-                if path.stage is stage and path.role_name == role_name and not path.on_card:
-                    if path.energy_j_per_token is None:  # a measured time at a computed power
-                        return weakest(path.provenance, self.table.table.provenance)
-                    return path.provenance
-        return self.table.table.provenance
-
     def _basis(self) -> str:
-        return basis(self.table.table.provenance, self._own_provenance(), self.state.place)
+        return basis(self.table.table.provenance, self.provenance, self.state.place)
 
     def reason(self, code: int, logits: list[float]) -> str:
         """Write one sentence on a proposal for the record.
@@ -326,28 +302,29 @@ _OFFLOAD = (
 )
 
 
+def _own_provenance(table: RunTable, state: SchedulerState) -> Provenance:
+    """Return the provenance of a stage's energy where the framework computes."""
+    stage, computed = state.stage, table.table.provenance
+    if stage in table.measured:
+        role_name = state.work.role_name
+        for path in state.paths:
+            if path.stage is stage and path.role_name == role_name and not path.on_card:
+                if path.energy_j_per_token is None:  # a measured time at a computed power
+                    return weakest(path.provenance, computed)
+                return path.provenance
+    return computed
+
+
 def _progress(state: SchedulerState, work: Work) -> Carry:
     """Carry the iteration on to this stage by the decisions that were made in it so far."""
     # Those that were sent in this iteration are in `decided`, and counted among the open ones.
-    n_own, plain, reward = 0, True, _ON_GPU
-    for stage, action in state.decided:
-        if stage is _REWARD:
-            reward = action
-        if action is not _ON_GPU:
-            n_own += stage in _PLACE
-            plain = plain and stage is _REWARD
+    n_own = sum(action is not _ON_GPU and stage in _PLACE for stage, action in state.decided)
     backlog_s, n_others = 0.0, state.fpga_queue - n_own
     if n_others > 0:
         batch_s = work.card_s[0] or work.card_s[1]
         backlog_s = work.generation_s + queue_s(n_others, batch_s, work.card_share)
     before = Between(backlog_s, REST_C, 0.0, 0.0)
-    stage = state.stage
-    # A table that is read beyond its rows' spread may even tell a time below 0.
-    plain = plain and work.generation_s >= 0.0
-    if not plain or (stage is not _REWARD and stage is not _REFERENCE):
-        return iteration_before(stage, work, before, dict(state.decided))
-    carry = after_generation(work, backlog_s, REST_C, cards_speed(work, REST_C))
-    return carry if stage is _REWARD else advance(_REWARD, carry, work, ACTION_CODE[reward])
+    return iteration_before(state.stage, work, before, dict(state.decided))
 
 
 def _mean_and_spread(shares: tuple[float | None, ...]) -> tuple[float, float]:

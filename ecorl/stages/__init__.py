@@ -51,7 +51,6 @@ from ecorl.stages.iteration import (
     with_deferred_done,
 )
 from ecorl.stages.outcome import StageOutcome, stage
-from ecorl.stages.plain import after_generation, is_plain, plain_bids
 
 __all__ = [
     "ACTIONS",
@@ -75,7 +74,6 @@ __all__ = [
     "StageOutcome",
     "Work",
     "advance",
-    "after_generation",
     "begin",
     "card_done_s",
     "cards_speed",
@@ -84,14 +82,12 @@ __all__ = [
     "finish",
     "gpu_only",
     "idle_work",
-    "is_plain",
     "length_fits",
     "may_leave_gpu",
     "may_run_otherwise",
     "offload_bids",
     "outlook",
     "permitted",
-    "plain_bids",
     "queue_fits",
     "queue_s",
     "resting_w",

@@ -297,44 +297,47 @@ def _generation(carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:
 
 
 def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:
+    # Never in place: of many episodes side by side the figures are arrays that `carry` keeps.
+    figures = [*carry]
     if isinstance(action, int) and action == GPU:
         # The same as below, without what the cards would do.
-        figures = [*carry]
-        # Not in place: of many episodes side by side these are arrays that `carry` keeps.
         figures[_T_S] = carry.t_s + work.gpu_s[place]
         figures[_GPU_J] = carry.gpu_j + work.gpu_j[place]
         return Carry._make(figures)
     stage = INFERENCE[place]
-    if ops is SCALAR and action == CONCURRENT and not carry.streaming:
-        return _concurrent(stage, place, carry, work)
     # Products with 0 or 1 in place of branches: in arrays every episode has an action of its own.
     blocking, concurrent = 1.0 * (action == FPGA), 1.0 * (action == CONCURRENT)
     off = blocking + concurrent
     on = 1.0 - off
     done_s, card_s = card_done_s(stage, carry, work, concurrent, ops)
-    streamed = 0.0 * off if stage is Stage.CRITIC else carry.streaming * off
     wait_s = blocking * ops.maximum(0.0, done_s - carry.t_s)
-    served_s = _served_s(place, carry, work, card_s, done_s, ops)
-    # The streamed work grows by this stage's, in front of the queue: what was queued after it ends
-    # that much later.
-    free_s = served_s + streamed * (carry.card_s - carry.streamed_s)
-    woken_s = off * carry.asleep * work.wake_s
-    silent_s = off * _silence_s(carry, work)
-    return carry._replace(
-        t_s=carry.t_s + on * work.gpu_s[place] + wait_s,
-        card_s=carry.card_s + off * (free_s - carry.card_s),
-        pending_s=ops.maximum(carry.pending_s, concurrent * done_s),
-        gpu_j=carry.gpu_j + on * work.gpu_j[place] + work.gpu_idle_w * wait_s,
-        own_s=carry.own_s + off * card_s * work.card_share,
-        bubble_s=carry.bubble_s + wait_s + silent_s,
-        redo_s=carry.redo_s + off * work.lost * work.gpu_s[place] + silent_s,
-        redo_j=carry.redo_j + off * work.lost * work.gpu_j[place] + silent_s * work.gpu_idle_w,
-        sent_s=carry.sent_s + streamed * card_s * work.card_share,
-        streamed_s=carry.streamed_s + streamed * (served_s - carry.streamed_s),
-        base_s=carry.base_s + woken_s,
-        others_s=carry.others_s + woken_s,
-        asleep=carry.asleep * on,
-    )
+    free_s = served_s = _served_s(place, carry, work, card_s, done_s, ops)
+    own_s = card_s * work.card_share
+    if stage is not Stage.CRITIC and ops.any(carry.streaming):
+        # The streamed work grows by this stage's, in front of the queue: what was queued after it
+        # ends that much later.
+        streamed = carry.streaming * off
+        free_s = served_s + streamed * (carry.card_s - carry.streamed_s)
+        figures[_SENT_S] = carry.sent_s + streamed * own_s
+        figures[_STREAMED_S] = carry.streamed_s + streamed * (served_s - carry.streamed_s)
+    figures[_T_S] = carry.t_s + on * work.gpu_s[place] + wait_s
+    figures[_CARD_S] = carry.card_s + off * (free_s - carry.card_s)
+    figures[_PENDING_S] = ops.maximum(carry.pending_s, concurrent * done_s)
+    figures[_GPU_J] = carry.gpu_j + on * work.gpu_j[place] + work.gpu_idle_w * wait_s
+    figures[_OWN_S] = carry.own_s + off * own_s
+    figures[_BUBBLE_S] = carry.bubble_s + wait_s
+    if ops.any(work.lost):
+        silent_s = off * _silence_s(carry, work)
+        figures[_BUBBLE_S] = figures[_BUBBLE_S] + silent_s
+        lost_j = off * work.lost * work.gpu_j[place]
+        figures[_REDO_S] = carry.redo_s + off * work.lost * work.gpu_s[place] + silent_s
+        figures[_REDO_J] = carry.redo_j + lost_j + silent_s * work.gpu_idle_w
+    if ops.any(carry.asleep):
+        woken_s = off * carry.asleep * work.wake_s
+        figures[_BASE_S] = carry.base_s + woken_s
+        figures[_OTHERS_S] = carry.others_s + woken_s
+        figures[_ASLEEP] = carry.asleep * on
+    return Carry._make(figures)
 
 
 def _silence_s(carry: Carry, work: Work) -> Number:
@@ -343,29 +346,6 @@ def _silence_s(carry: Carry, work: Work) -> Number:
     The barrier has one deadline, so the first stage that is lost in an iteration pays for all.
     """
     return (work.lost > 0.0) * (carry.redo_s <= 0.0) * work.timeout_s
-
-
-def _concurrent(stage: Stage, place: int, carry: Carry, work: Work) -> Carry:
-    """Compute `_inference` for an a3 in floats without streaming, the commonest case in a run."""
-    done_s, card_s = card_done_s(stage, carry, work, 1.0)
-    figures = [*carry]
-    figures[_CARD_S] = done_s
-    if work.card_share < 1.0:
-        figures[_CARD_S] = _served_s(place, carry, work, card_s, done_s, SCALAR)
-    if done_s > carry.pending_s:
-        figures[_PENDING_S] = done_s
-    figures[_OWN_S] = carry.own_s + card_s * work.card_share
-    if work.lost > 0.0:
-        silent_s = _silence_s(carry, work)
-        figures[_BUBBLE_S] = carry.bubble_s + silent_s
-        figures[_REDO_S] = carry.redo_s + work.lost * work.gpu_s[place] + silent_s
-        lost_j = work.lost * work.gpu_j[place]
-        figures[_REDO_J] = carry.redo_j + lost_j + silent_s * work.gpu_idle_w
-    if carry.asleep:
-        figures[_BASE_S] = carry.base_s + carry.asleep * work.wake_s
-        figures[_OTHERS_S] = carry.others_s + carry.asleep * work.wake_s
-        figures[_ASLEEP] = 0.0
-    return Carry._make(figures)
 
 
 def _actor_train(carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:

@@ -11,7 +11,7 @@ import numpy as np
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.hindcast import hindcast
 from ecorl.carbon.forecasts.history import DAY_S, FloatArray, History, IntArray
-from ecorl.carbon.forecasts.intervals import ADAPTION, DayPattern, Spread, learn_spread
+from ecorl.carbon.forecasts.intervals import DayPattern, Spread, learn_spread
 from ecorl.carbon.forecasts.rules import Cycle, Rule, has_year, newest_residual, predict
 from ecorl.carbon.forecasts.single import (
     Bounds,
@@ -87,13 +87,12 @@ class RecencyAdaptivePool:
 
     Args:
         bounds: what the signal cannot be below and above, in its unit; None where nothing is known.
-        adaption: how far a week's misses move the level of the intervals.
     """
 
     name = "recency-adaptive pool"
 
-    def __init__(self, bounds: Bounds | None = None, adaption: float = ADAPTION) -> None:
-        self._bounds, self._adaption = bounds, adaption
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self._bounds = bounds
         self._lessons: OrderedDict[tuple[float, float, bytes], _Lesson] = OrderedDict()
 
     def forecast(self, past: Series, n: int) -> Forecast:
@@ -129,7 +128,7 @@ class RecencyAdaptivePool:
         key = (known.start_s, known.step_s, known.values.tobytes())
         lesson = self._lessons.get(key)
         if lesson is None:
-            lesson = _learn(known, self._adaption)
+            lesson = _learn(known)
             self._lessons[key] = lesson
             while len(self._lessons) > _REMEMBERED:
                 self._lessons.popitem(last=False)
@@ -150,7 +149,7 @@ def _whole_days(past: Series) -> Series:
     return Series(past.start_s + first * past.step_s, past.step_s, values)
 
 
-def _learn(known: Series, adaption: float) -> _Lesson:
+def _learn(known: Series) -> _Lesson:
     near = newest_days(known, days_to_learn(*RULES))
     history = History(near)
     tried = hindcast(history)
@@ -167,7 +166,7 @@ def _learn(known: Series, adaption: float) -> _Lesson:
     pull = learn_pull(tried.truth - middle, residuals, tried)
     middle += groups.spread_over(groups.probes, pull)[tried.learnt_at] * residuals[:, None]
     pattern = DayPattern(history).at(tried.origins, groups.probes)
-    spread = learn_spread((tried.truth - middle) / pattern, tried, adaption)
+    spread = learn_spread((tried.truth - middle) / pattern, tried)
     return _Lesson(year, weights[0], pull[0], spread)
 
 

@@ -266,14 +266,11 @@ class RecedingHorizon:
         return max([*kept, *free], key=worth_g_per_s, default=wanted)
 
 
-def stochastic(
-    problem: TrainingProblem, shape: FanShape | None = None, day_s: float = 86400.0
-) -> RecedingHorizon:
+def stochastic(problem: TrainingProblem, day_s: float = 86400.0) -> RecedingHorizon:
     """The default controller: a receding horizon over a fan.
 
     Args:
         problem: what has to be met.
-        shape: how the intensity moves.
         day_s: length of a day of the grid, s.
     """
-    return RecedingHorizon(problem, shape=shape, day_s=day_s)
+    return RecedingHorizon(problem, day_s=day_s)

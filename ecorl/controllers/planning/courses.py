@@ -98,7 +98,7 @@ class GridAhead:
             errors += spread * _autoregressions(rng, n, len(spread), memory_h)
         return np.maximum(self.middle + errors, _LOWEST * float(self.middle.mean()))
 
-    def apart(self, n: int, n_busy: int, n_hours: int, seed: int = SEED) -> FloatArray:
+    def apart(self, n: int, n_busy: int, n_hours: int) -> FloatArray:
         """A few of many drawn courses, evenly apart in what there is to save on them.
 
         That is told by the mean of the lowest hours over that of the first ones. A few courses at
@@ -108,12 +108,11 @@ class GridAhead:
             n: number of courses.
             n_busy: hours that a training takes at full speed.
             n_hours: hours until its deadline.
-            seed: the same courses for the same seed.
 
         Returns:
             ``[n, hours] float64``, g/kWh, those with least to save first.
         """
-        courses = self.drawn(_POOL, seed)
+        courses = self.drawn(_POOL)
         lowest = np.sort(courses[:, :n_hours], axis=1)[:, :n_busy].mean(axis=1)
         # A grid that emits nothing directly leaves nothing to save.
         lowest = np.maximum(lowest, np.finfo(np.float64).tiny)

@@ -238,13 +238,12 @@ def _completed(
     return {stage: given.get(stage, known[stage] * rest) for stage in known}
 
 
-def priced_step(setting: Setting, length: float, ratio: float = LONGEST_OVER_MEAN) -> PricedStep:
+def priced_step(setting: Setting, length: float) -> PricedStep:
     """Price a step on the GPUs alone.
 
     Args:
         setting: job and devices; its cards are left out.
         length: mean completion, tokens.
-        ratio: longest completion over the mean one.
 
     Raises:
         ConfigError: when a stage cannot be priced.
@@ -255,7 +254,9 @@ def priced_step(setting: Setting, length: float, ratio: float = LONGEST_OVER_MEA
     for stage in setting.stages:
         work = stage_work(setting, stage, length, setting.n_rows)
         if stage is Stage.GENERATION:
-            work = replace(work, max_length=round(ratio * length + setting.prompt_length))
+            work = replace(
+                work, max_length=round(LONGEST_OVER_MEAN * length + setting.prompt_length)
+            )
         calls = stage_calls(setting, stage)
         one = _draw(stage, costs.gpu_cost(work), setting, setting.models[stage])
         draws.append(one.scaled(calls, calls))

@@ -195,25 +195,24 @@ class PolicyComparison:
         return np.array([float(r.scores[policy].score.mean()) for r in self.results])
 
     def differences(
-        self, ours: str, of: str = "dp", results: Sequence[ScenarioResult] | None = None
+        self, ours: str, results: Sequence[ScenarioResult] | None = None
     ) -> dict[str, Difference]:
-        """Share of one policy less that of each other one, on the same episodes.
+        """Share of the optimum of one policy less that of each other one, on the same episodes.
 
         Args:
             ours: name of the policy that is compared with the others.
-            of: name of the policy that is 100 %.
             results: scenarios that count; None: the hard ones.
 
         Returns:
             By the other policy's name, corrected for their number; empty without any scenario.
         """
         chosen = self.hard() if results is None else results
-        others = [p for p in self.policies if p not in (ours, of, "always_gpu")]
+        others = [p for p in self.policies if p not in (ours, "dp", "always_gpu")]
         if not chosen:
             return {}
-        mine = _share_values(chosen, ours, of)
+        mine = _share_values(chosen, ours, "dp")
         return {
-            other: paired(mine, _share_values(chosen, other, of), len(others)) for other in others
+            other: paired(mine, _share_values(chosen, other, "dp"), len(others)) for other in others
         }
 
     def as_dict(self) -> dict[str, Any]:

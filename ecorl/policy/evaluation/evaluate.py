@@ -48,6 +48,7 @@ from ecorl.sim.trace import Trace, draw_trace
 SimPolicy = Callable[[Simulation], Codes]
 
 N_SEEDS = 10
+_SEED = 0
 _TUNING_SEED, _EVALUATION_SEED, _JUDGING_SEED = 31, 57, 83
 _N_TUNING, _TUNING_ITERATIONS = 3, 40
 """Episodes, and iterations of each, on which the simple rules are tuned. Where tables are wrong
@@ -93,8 +94,6 @@ def compare(
     trained: Mapping[str, SimPolicy],
     *,
     n_seeds: int = N_SEEDS,
-    seed: int = 0,
-    baselines: bool = True,
     tell: Callable[[str, float], None] | None = None,
 ) -> PolicyComparison:
     """Play all policies on the same episodes.
@@ -105,14 +104,11 @@ def compare(
         scenarios: to compare on.
         trained: further policies by name.
         n_seeds: episodes of each scenario.
-        seed: of the episodes.
-        baselines: False: only always-GPU, planner, dynamic programme and the trained ones; then
-            no scenario counts as hard.
         tell: told how far it is.
     """
     tell = tell or (lambda step, share: None)
-    tuned = _tune(scenarios, seed, tell) if baselines else None
-    jobs = [_Job(s, i, seed, n_seeds, trained, tuned) for i, s in enumerate(scenarios)]
+    tuned = _tune(scenarios, tell)
+    jobs = [_Job(s, i, n_seeds, trained, tuned) for i, s in enumerate(scenarios)]
     found: list[ScenarioResult] = []
     # Forked: a loaded policy cannot be handed over, but it can be inherited.
     _inherited[:] = jobs
@@ -159,29 +155,29 @@ class _Job:
 
     scenario: Scenario
     place: int
-    seed: int
     n_seeds: int
     trained: Mapping[str, SimPolicy]
-    tuned: _Tuned | None
+    tuned: _Tuned
 
     def play(self) -> ScenarioResult:
         """Play all policies on the same episodes."""
         i, n_seeds = self.place, self.n_seeds
         trace = self._trace(_EVALUATION_SEED, n_seeds)
-        policies: dict[str, SimPolicy] = {"always_gpu": always_gpu}
-        judged: dict[str, float] = {}
-        if self.tuned is not None:
-            policies |= self.tuned.rules(i) | {"random": Random(self.seed + i)}
-            judged = self._judged(self.tuned.rules(i))
-        policies |= self.trained
-        if self.tuned is not None:
-            policies["planner_nominal"] = Planner(trace.scenarios, view=CostView.NOMINAL)
-        policies |= {"planner": Planner(trace.scenarios), "dp": Clairvoyant(trace)}
+        policies: dict[str, SimPolicy] = {
+            "always_gpu": always_gpu,
+            **self.tuned.rules(i),
+            "random": Random(_SEED + i),
+            **self.trained,
+            "planner_nominal": Planner(trace.scenarios, view=CostView.NOMINAL),
+            "planner": Planner(trace.scenarios),
+            "dp": Clairvoyant(trace),
+        }
+        judged = self._judged(self.tuned.rules(i))
         scores = {name: _scores(trace, name, policy) for name, policy in policies.items()}
         return ScenarioResult(self.scenario, scores, judged)
 
     def _trace(self, of: int, n: int) -> Trace:
-        return draw_trace([self.scenario] * n, np.random.default_rng([self.seed, of, self.place]))
+        return draw_trace([self.scenario] * n, np.random.default_rng([_SEED, of, self.place]))
 
     def _judged(self, rules: Mapping[str, SimPolicy]) -> dict[str, float]:
         """Play the rules and the planner on episodes of their own."""
@@ -211,9 +207,9 @@ def _play_job(place: int) -> ScenarioResult:
     return _inherited[place].play()
 
 
-def _tune(scenarios: Sequence[Scenario], seed: int, tell: Callable[[str, float], None]) -> _Tuned:
+def _tune(scenarios: Sequence[Scenario], tell: Callable[[str, float], None]) -> _Tuned:
     """Find the best choices of the simple rules for each scenario, on episodes of their own."""
-    rng = np.random.default_rng([seed, _TUNING_SEED])
+    rng = np.random.default_rng([_SEED, _TUNING_SEED])
     n_iterations = min(_TUNING_ITERATIONS, *(s.n_iterations for s in scenarios))
     short = [replace(s, n_iterations=n_iterations) for s in scenarios]
     # Of the same kind, but not the same job: how its tables are wrong is drawn anew.

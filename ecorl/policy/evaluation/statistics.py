@@ -81,23 +81,20 @@ def estimate(values: Float64, level: float = LEVEL) -> MeanEstimate:
     return MeanEstimate(mean, error, mean - half, mean + half, n)
 
 
-def paired(
-    ours: Float64, theirs: Float64, n_comparisons: int = 1, level: float = LEVEL
-) -> Difference:
+def paired(ours: Float64, theirs: Float64, n_comparisons: int = 1) -> Difference:
     """Paired t-test of two policies on the same episodes.
 
     Args:
         ours: ``[n] float64``, one value an episode or seed, n of 2 or more.
         theirs: the same of the other policy, in the same order.
-        n_comparisons: that are made with the same policy; the level is divided by it (Bonferroni).
-        level: of all comparisons together.
+        n_comparisons: that are made with the same policy; `LEVEL` is divided by it (Bonferroni).
 
     Raises:
         ValueError: with fewer than two values, an unequal number of them, or no comparison.
     """
     if len(ours) != len(theirs) or n_comparisons < 1:
         raise ValueError("as many values on each side and at least one comparison are needed")
-    corrected = level / n_comparisons
+    corrected = LEVEL / n_comparisons
     # Rounding is judged by the size of what is subtracted, not by that of the difference.
     scale = max(float(np.abs(ours).max()), float(np.abs(theirs).max()))
     off = np.asarray(ours, dtype=np.float64) - theirs

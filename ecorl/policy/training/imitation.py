@@ -14,7 +14,7 @@ turn out to be better, it is known from then on and used in the iterations that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -40,7 +40,8 @@ _REGRET_UNIT = 0.01
 
 _REGRET_CAP = 1.0
 _ENTROPY_WEIGHT = 0.05
-_LEAST_BATCH = 64
+_LEAST_BATCH, _MOST_BATCH = 64, 2048
+_LEARNING_RATE = 1e-3
 
 N_JOBS = 3
 """Jobs of each scenario in a round: each has tables that are wrong in a way of its own."""
@@ -225,9 +226,6 @@ def fit(
     *,
     n_epochs: int,
     seed: int,
-    batch_size: int = 2048,
-    learning_rate: float = 1e-3,
-    on_epoch: Callable[[int, float], None] | None = None,
 ) -> list[float]:
     """Train a network on labels; the learning rate falls to 0 along a cosine.
 
@@ -236,22 +234,19 @@ def fit(
         labels: states and regrets.
         n_epochs: passes over the labels.
         seed: of their order.
-        batch_size: states a step; fewer where there are few states, so that each pass has several
-            steps.
-        learning_rate: of Adam, at the start.
-        on_epoch: called with the epoch and its mean regret.
 
     Returns:
         Mean regret of the network's choices in each epoch, Eq. 7 units.
     """
     generator = torch.Generator().manual_seed(seed)
     states, regrets = torch.from_numpy(labels.states), torch.from_numpy(labels.regrets)
-    optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
-    batch_size = min(batch_size, max(_LEAST_BATCH, len(labels) // 8))
+    optimiser = torch.optim.Adam(network.parameters(), lr=_LEARNING_RATE)
+    # Fewer states a step where there are few, so that each pass has several steps.
+    batch_size = min(_MOST_BATCH, max(_LEAST_BATCH, len(labels) // 8))
     n_steps = max(1, n_epochs * -(-len(labels) // batch_size))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_steps)
     curve = []
-    for epoch in range(n_epochs):
+    for _ in range(n_epochs):
         order, total = torch.randperm(len(labels), generator=generator), 0.0
         for start in range(0, len(labels), batch_size):
             picked = order[start : start + batch_size]
@@ -267,6 +262,4 @@ def fit(
             schedule.step()
             total += float(regret.detach().sum())
         curve.append(total / max(len(labels), 1))
-        if on_epoch is not None:
-            on_epoch(epoch, curve[-1])
     return curve

@@ -96,15 +96,9 @@ class MeasuredLevels:
         measured: list[int] = []
         self._trained_length = _trained_length(state)
         for place, costs in costs_by_place(state).items():
-            # With one model to a stage, as nearly always, there is nothing to compare.
-            one = costs[0] if len(costs) == 1 else None
-            n_recent = one.n_recent if one else min([cost.n_recent for cost in costs])
-            count = one.count if one else min([cost.count for cost in costs])
-            if n_recent or count >= LEAST_COUNT:
-                if one and len(PATH_COLUMNS[place].times) == 1:
-                    power = self._scale_alone(place, one)
-                else:
-                    power = self._scale(place, costs, n_recent)
+            n_recent = min([cost.n_recent for cost in costs])
+            if n_recent or min([cost.count for cost in costs]) >= LEAST_COUNT:
+                power = self._scale(place, costs, n_recent)
                 if power > 0 and place % 2:
                     powers.append(power)
                 measured.append(place)
@@ -123,18 +117,17 @@ class MeasuredLevels:
             The factor by which the stage's power changes with that; 0.0 where it is not known, of
             one of the models or of all.
         """
-        columns = PATH_COLUMNS[place]
-        if len(costs) == 1:
-            (cost,) = costs
-            ratios, spread, age = self._ratios(cost, columns, n_recent), cost.spread, cost.age
-        else:
-            ratios = _sums([self._ratios(cost, columns, n_recent) for cost in costs])
-            spread, age = _mean_spread(costs), max(cost.age for cost in costs)
-        # What is not known stays as computed.
-        if n_recent:
-            levels = [level(ratio, n_recent) if ratio > 0 else 1.0 for ratio in ratios]
-        else:
-            levels = [ratio if ratio > 0 else 1.0 for ratio in ratios]
+        columns, metered, all_ratios = PATH_COLUMNS[place], True, []
+        for cost in costs:
+            time_s, energy_j = _figures(cost, n_recent)
+            metered = metered and energy_j is not None
+            all_ratios.append(self._ratios(cost, columns, n_recent, time_s, energy_j))
+        # With one model to a stage, as nearly always, there is nothing to add up.
+        ratios = all_ratios[0] if len(costs) == 1 else _sums(all_ratios)
+        levels = []
+        for ratio in ratios:
+            factor = ratio if ratio > 0 else 1.0  # what is not known stays as computed
+            levels.append(level(factor, n_recent) if n_recent else factor)
         # On the card the times alone: its energy has no column, it is its power over the time.
         for column, factor in zip(columns.scaled, levels, strict=False):
             self.factors[column] = factor
@@ -142,60 +135,21 @@ class MeasuredLevels:
         if ratio <= 0:
             return 0.0
         if n_recent:
+            spread, age = cost.spread, cost.age
+            if len(costs) > 1:
+                spread, age = _mean_spread(costs), max(one.age for one in costs)
             self._readings[place] = (ratio, j_ratio or 1.0, spread, float(n_recent), float(age))
         # An energy that follows its time is no word on the power, and must not pass for one.
-        metered = all(_figures(cost, n_recent)[1] is not None for cost in costs)
         return levels[-1] / levels[0] if metered and j_ratio > 0 else 0.0
 
-    def _scale_alone(self, place: int, cost: PathCost) -> float:
-        """Do what `_scale` does where a stage has one model, and one column for its time.
-
-        That is nearly always so. An iteration waits for six of these, and this takes a third of the
-        time; a test holds both to the same figures.
-
-        Args:
-            place: of the stage and the path in `PATH_COLUMNS`.
-            cost: of its model.
-        """
-        columns, lengths, n_recent = PATH_COLUMNS[place], self._lengths, cost.n_recent
-        length = lengths[len(lengths) // 2]
-        if n_recent:
-            time_s, energy_j = _figures(cost, n_recent)
-            told = cost.mean_length
-            if told:
-                last = lengths[-1]
-                length = lengths[0] if told < lengths[0] else last if told > last else told
-        else:
-            time_s, energy_j = cost.time_s_per_token, cost.energy_j_per_token
-        low, share = self.place(length)
-        values, n_tokens = self.values[low], self._n_rows * length
-        column, j_column, on_card = columns.times[0], columns.energies[0], columns.on_card
-        shorter, longer = values[column]
-        computed = shorter + (longer - shorter) * share
-        ratio = time_s * n_tokens / computed if computed > 0 else 0.0
-        if energy_j is None:
-            j_ratio = ratio
-        else:
-            if on_card:
-                energy_j /= self._card_w
-            else:
-                shorter, longer = values[j_column]
-                computed = shorter + (longer - shorter) * share
-            j_ratio = energy_j * n_tokens / computed if computed > 0 else 0.0
-        factor, j_factor = ratio if ratio > 0 else 1.0, j_ratio if j_ratio > 0 else 1.0
-        if n_recent:
-            factor, j_factor = level(factor, n_recent), level(j_factor, n_recent)
-        self.factors[column] = factor
-        if not on_card:
-            self.factors[j_column] = j_factor
-        if ratio <= 0:
-            return 0.0
-        if n_recent:
-            j_seen, age = j_ratio or 1.0, float(cost.age)
-            self._readings[place] = (ratio, j_seen, cost.spread, float(n_recent), age)
-        return j_factor / factor if energy_j is not None and j_ratio > 0 else 0.0
-
-    def _ratios(self, cost: PathCost, columns: PathColumns, n_recent: int) -> list[float]:
+    def _ratios(
+        self,
+        cost: PathCost,
+        columns: PathColumns,
+        n_recent: int,
+        time_s: float,
+        energy_j: float | None,
+    ) -> list[float]:
         """Return measured times, then energies, over the computed ones; 0.0 where not known.
 
         Energies that are not known have the ratios of the times: the same power, for longer.
@@ -206,7 +160,6 @@ class MeasuredLevels:
         them, and the rest is a tool's or an environment's.
         """
         length, made = self._lengths[len(self._lengths) // 2], 1.0
-        time_s, energy_j = _figures(cost, n_recent)
         if n_recent and cost.mean_length:
             length = cost.mean_length
             if cost.stage is Stage.GENERATION and self._trained_length:

@@ -229,20 +229,16 @@ def _couplings(
     return made
 
 
-def real_pairs(*, diverging: Divergence = SEEN) -> list[Scenario]:
-    """Pairs of devices that are bought, with jobs that are run on them.
-
-    Args:
-        diverging: how costs differ from the tables.
-    """
-    common = {"rows": "drawn", "limits": Limits(8.0, 8192.0, None), "divergence": diverging}
+def real_pairs() -> list[Scenario]:
+    """Pairs of devices that are bought, with jobs that are run on them."""
+    common = {"rows": "drawn", "limits": Limits(8.0, 8192.0, None), "divergence": SEEN}
     big = {"n_rows": 256, "max_length": 2048.0, "length_scale": 0.7} | common
     one = {"n_rows": 64, "max_length": 1024.0, "length_scale": 0.4} | common
     small = dict.fromkeys(Stage, "0.5b")
     tiny = dict.fromkeys(Stage, "15m")
     grpo = {"algorithm": Algorithm.GRPO}
     later = {"off_policy": True}
-    noisy = replace(diverging, reading_noise=max(diverging.reading_noise, sum(CPU_NOISE) / 2))
+    noisy = replace(SEEN, reading_noise=max(SEEN.reading_noise, sum(CPU_NOISE) / 2))
     cpu = {"gpu": cpu_profile(16), "n_gpus": 1, "n_cards": 1, "sizes": tiny, "prompt_length": 64.0}
     short = {"n_rows": 64, "max_length": 256.0, "length_scale": 0.1} | common
     short |= {"divergence": noisy}

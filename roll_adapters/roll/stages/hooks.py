@@ -84,17 +84,16 @@ class PipelineHooks:
 
     # ------------------------------------------------------------ steps
 
-    def begin(self, step: int, *, generates: bool = True) -> None:
+    def begin(self, step: int) -> None:
         """Begin a step.
 
         Args:
             step: 0-based, as ROLL counts.
-            generates: whether a rollout follows that its actors tell of.
         """
         with EngineBoundary() as boundary:
             self._done, self._sizes = step, None
             self._opened(step)
-            if generates and self._references is not None:
+            if self._references is not None:
                 self.runtime.restart(self._rollout(step, Stage.GENERATION, ""))
         self._tell(boundary)
 

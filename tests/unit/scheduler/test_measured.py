@@ -15,8 +15,6 @@ from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.records import Algorithm, PathCost, Provenance, SchedulerState, Stage, StageWork
 from ecorl.scheduler import build_policy
-from ecorl.scheduler.measured.levels import MeasuredLevels
-from ecorl.scheduler.measured.path_columns import PATH_COLUMNS, STAGE_PLACE
 from ecorl.scheduler.measured.readings import (
     PRIOR_COUNT,
     RECENT_ALPHA,
@@ -365,36 +363,3 @@ def test_equal_paths_give_equal_tables(table, made):
     assert table.work(state(costs())) == first
     assert [table.readings(stage) for stage in Stage] == read
     assert all(math.isfinite(x) for both in read for one in both for x in one)
-
-
-# ---------------------------------------------------------------- one model to a stage
-
-KNOWN = st.one_of(st.none(), st.just(0.0), st.floats(1e-7, 1e3))
-COSTS = st.builds(
-    PathCost,
-    st.sampled_from([s for s in Stage if s is not Stage.GENERATION]),
-    st.one_of(st.just(0.0), st.floats(1e-7, 1e3)),
-    st.one_of(st.just(0.0), st.floats(1e-7, 1e3)),
-    st.integers(5, 40),
-    st.just(Provenance.MEASURED),
-    recent_s_per_token=KNOWN,
-    recent_j_per_token=KNOWN,
-    n_recent=st.integers(0, 39),
-    spread=st.floats(0.0, 2.0),
-    age=st.integers(0, 50),
-    mean_length=st.one_of(st.none(), st.floats(1.0, 1e5)),
-    on_card=st.booleans(),
-)
-
-
-@settings(deadline=None)
-@given(COSTS)
-def test_a_stage_with_one_model_is_scaled_as_the_sum_of_one_model(table, cost):
-    place = 2 * STAGE_PLACE[cost.stage] + cost.on_card
-    if not PATH_COLUMNS[place].times:
-        return
-    alone, summed = (MeasuredLevels(table.table, ROWS) for _ in range(2))
-    power = alone._scale_alone(place, cost)
-    assert power == summed._scale(place, [cost], cost.n_recent)
-    assert alone.factors == summed.factors
-    assert alone.readings(cost.stage) == summed.readings(cost.stage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ecorl.config import Config
@@ -61,7 +61,6 @@ def read_idle(
     processors: Processors,
     when: str,
     time_s: float,
-    wait: Callable[[], None] = lambda: None,
 ) -> list[IdleReading]:
     """Read the power of the runs' devices for a while, with nothing running.
 
@@ -70,7 +69,6 @@ def read_idle(
         processors: where they compute.
         when: ``before`` or ``after``.
         time_s: for how long, s.
-        wait: called several times a second meanwhile.
 
     Raises:
         UserError: for a source that the config names and that cannot be used.
@@ -91,13 +89,11 @@ def read_idle(
         end_s = begin_s + time_s
         for edge_s in (begin_s, end_s):
             while time.monotonic() < edge_s:
-                wait()
                 time.sleep(_POLL_S)
             sampler.mark_edge()
         # Behind the end, so that the counter is known at the end as well.
         last_s = end_s + _BEHIND_S + 2.5 * max(source.interval_s for source in sources)
         while time.monotonic() < last_s and not _is_read(sampler, end_s):
-            wait()
             time.sleep(_POLL_S)
         return [_reading(sampler, device, when, (begin_s, end_s)) for device in sampler.devices]
 

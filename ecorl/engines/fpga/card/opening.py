@@ -117,21 +117,18 @@ def _with_bitstream(backend: KernelBackend, path: Path, config: DecoderConfig) -
     return emulated(path, backend.cards) if is_csim else on_cards(path, manifest, backend)
 
 
-def emulated(
-    container: Path, cards: Sequence[int], progress: Callable[[str], None] | None = None
-) -> Opening:
+def emulated(container: Path, cards: Sequence[int]) -> Opening:
     """Emulated cards on XRT's noop driver; the C-simulation in a container computes the kernels.
 
     Args:
         container: the C-simulation as XRT loads it.
         cards: XRT's numbers of the cards.
-        progress: called with one line when something is compiled.
 
     Raises:
         MissingToolError: without XRT, pybind11 or a compiler.
         BuildError: when something does not compile.
     """
-    module = emulated_pyxrt(progress)
+    module = emulated_pyxrt()
     interfaces = kernel_interfaces()
     limits = CardLimits(start_s=EMULATED_START_S)
     return Opening(
@@ -185,12 +182,11 @@ def on_cards(
     return Opening(tuple(setups), False)
 
 
-def csim_container(build: Build, progress: Callable[[str], None] | None = None) -> Path:
+def csim_container(build: Build) -> Path:
     """Write the C-simulation as a file that XRT loads into the cache.
 
     Args:
         build: of the C-simulation.
-        progress: called with one line when something is compiled.
 
     Returns:
         The file.
@@ -199,7 +195,7 @@ def csim_container(build: Build, progress: Callable[[str], None] | None = None) 
         MissingToolError: without a compiler.
         BuildError: when it does not compile or cannot be written.
     """
-    library = csim_library(build, progress=progress)
+    library = csim_library(build)
     path = cache_folder() / f"{library.parent.name}{CSIM_SUFFIX}"
     try:
         with locked(path.with_suffix(".lock")):

@@ -49,7 +49,7 @@ def test_the_environment_is_one_by_gymnasiums_own_check():
 def test_the_batched_environment_plays_what_the_plain_one_plays():
     env = BatchedEnv(batch_from([SCENARIO]), 3, seed=5)
     env.reset()
-    trace = env.simulation.trace
+    trace = env._simulation.trace
     single = [Simulation(trace, i) for i in range(3)]
     rng = np.random.default_rng(0)
     for _ in range(6 * SCENARIO.n_iterations - 1):
@@ -77,7 +77,7 @@ def test_an_episode_ends_by_time_and_the_next_begins():
         assert info["TimeLimit.truncated"]
         assert info["terminal_observation"].shape == (N_FEATURES,)
         assert info["episode"]["r"] == pytest.approx(total[i], abs=1e-4)
-    assert env.simulation.iteration == 0
+    assert env._simulation.iteration == 0
 
 
 def test_numpy_torch_and_onnx_are_one_network(tmp_path):
