@@ -11,8 +11,12 @@
 // NEVER: no later one reads it. ALL: nor writes it, nor does one write what an earlier one reads.
 // `i` counts the iterations from 0 each time that the loop is entered: Vitis empties a pipeline
 // before it enters it again, so iterations of two entries do not meet. What follows is the shape, a
-// number or more; a report gives it. The strict build watches, see sim/dataflow_dependence.hpp;
-// elsewhere a watched array is a plain one.
+// number or more; a report gives it. Of two loops, one in the other, that watch an array both are
+// held. The strict build watches, see sim/dataflow_dependence.hpp; elsewhere a watched array is a
+// plain one.
+//
+// Not seen are: iterations of a loop whose counter stays 0, each of which begins an entry of its
+// own; an access that stands before the watch in the loop's body; memcpy out of the array.
 #pragma once
 
 #ifdef ECORL_STRICT

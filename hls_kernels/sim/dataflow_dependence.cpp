@@ -64,13 +64,17 @@ void Watch::check(const stamp_t& earlier, direction_t direction, const char* wha
     dataflow::throw_fault(n_violations, text + ")");
 }
 
-const Watch* watch_over(const void* element) {
+nest_t watches_over(const void* element) {
+    nest_t nest = {};
+    std::size_t n = 0;
     for (const Watch* const watch : under_way()) {
         const auto first = reinterpret_cast<std::uintptr_t>(watch->claim().memory);
         const auto at = reinterpret_cast<std::uintptr_t>(element);
-        if (at >= first && at - first < watch->claim().bytes) return watch;
+        if (at < first || at - first >= watch->claim().bytes) continue;
+        if (n == MAX_NEST) throw std::logic_error("an array is watched by too many loops at once");
+        nest[n++] = watch;
     }
-    return nullptr;
+    return nest;
 }
 
 }  // namespace dependence

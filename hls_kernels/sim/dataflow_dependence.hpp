@@ -69,9 +69,35 @@ class Watch {
     std::size_t n_shape_;
 };
 
-/// The watch of this host thread over what lies at `element`; nullptr where its array is accessed
-/// outside of the loop.
-const Watch* watch_over(const void* element);
+/// Loops one in another that may watch the same array.
+constexpr std::size_t MAX_NEST = 2;
+using nest_t = std::array<const Watch*, MAX_NEST>;
+
+/// The watches of this host thread over what lies at `element`, the outer loop's first, then
+/// nullptr: only that where its array is accessed outside of the loops.
+nest_t watches_over(const void* element);
+
+/// The iterations of one loop that met an element last.
+class Meetings {
+  public:
+    void write(const Watch& watch, const void* element, std::size_t size) {
+        watch.check(written_, ALL, "is written after it was written", element, size);
+        const bool is_read_now = read_ == watch.now();
+        watch.check(is_read_now ? read_before_ : read_, ALL, "is written after it was read",
+                    element, size);
+        written_ = watch.now();
+    }
+    void read(const Watch& watch, const void* element, std::size_t size) {
+        watch.check(written_, RAW, "is read after it was written", element, size);
+        if (!(read_ == watch.now())) {
+            read_before_ = read_;
+            read_ = watch.now();
+        }
+    }
+
+  private:
+    stamp_t written_, read_, read_before_;  ///< the last iteration that read it, and that before
+};
 
 /// An element of an array under a DEPENDENCE pragma.
 template <class T>
@@ -81,12 +107,9 @@ class watched {
     watched(const watched&) = delete;
 
     watched& operator=(const T& value) {
-        if (const Watch* const watch = watch_over(this)) {
-            watch->check(written_, ALL, "is written after it was written", this, sizeof(*this));
-            const bool is_read_now = read_ == watch->now();
-            watch->check(is_read_now ? read_before_ : read_, ALL, "is written after it was read",
-                         this, sizeof(*this));
-            written_ = watch->now();
+        const nest_t nest = watches_over(this);
+        for (std::size_t i = 0; i < MAX_NEST && nest[i] != nullptr; ++i) {
+            meetings_[i].write(*nest[i], this, sizeof(*this));
         }
         value_ = value;
         return *this;
@@ -94,20 +117,16 @@ class watched {
     watched& operator=(const watched& other) { return *this = static_cast<T>(other); }
 
     operator T() const {
-        if (const Watch* const watch = watch_over(this)) {
-            watch->check(written_, RAW, "is read after it was written", this, sizeof(*this));
-            if (!(read_ == watch->now())) {
-                read_before_ = read_;
-                read_ = watch->now();
-            }
+        const nest_t nest = watches_over(this);
+        for (std::size_t i = 0; i < MAX_NEST && nest[i] != nullptr; ++i) {
+            meetings_[i].read(*nest[i], this, sizeof(*this));
         }
         return value_;
     }
 
   private:
     T value_;
-    stamp_t written_;
-    mutable stamp_t read_, read_before_;  ///< the last iteration that read it, and that before
+    mutable std::array<Meetings, MAX_NEST> meetings_;  ///< as `nest_t` has the loops
 };
 
 template <class T>

@@ -90,6 +90,54 @@ REFUSED = {
             both(second, first);
         }
         """,
+        # elements of an array that is handed over whole
+        """
+        void even(hls::stream<value_t, 4> (&between)[2]) {
+            between[0].write(1);
+            between[1].read();
+        }
+        void odd(hls::stream<value_t, 4> (&between)[2]) {
+            between[1].write(between[0].read());
+        }
+        void top() {
+        #pragma HLS DATAFLOW
+            hls::stream<value_t, 4> between[2];
+            even(between);  //! channels
+            odd(between);
+        }
+        """,
+        # elements that a loop chooses: each may be any
+        """
+        void even(hls::stream<value_t, 4> (&between)[2]) {
+        LANE:
+            for (int i = 0; i < 2; ++i) between[i].write(i);
+            between[1].read();
+        }
+        void odd(hls::stream<value_t, 4> (&between)[2], int n) {
+            between[n & 1].write(between[0].read());
+        }
+        void top(int n) {
+        #pragma HLS DATAFLOW
+            hls::stream<value_t, 4> between[2];
+            even(between);  //! channels
+            odd(between, n);
+        }
+        """,
+        # two processes at one end
+        """
+        void give(hls::stream<value_t>& out) { out.write(1); }
+        void take(hls::stream<value_t>& in) { in.read(); }
+        void look(hls::stream<value_t>& in, value_t& is_none) { is_none = in.empty(); }
+        void top(hls::stream<value_t>& in, value_t& is_none) {
+        #pragma HLS DATAFLOW
+            hls::stream<value_t, 2> values("values");
+            give(values);
+            give(values);  //! channels
+            take(values);
+            take(in);
+            look(in, is_none);  //! channels
+        }
+        """,
     ],
     "pointer-struct": [
         """
@@ -315,12 +363,14 @@ REFUSED = {
     ],
     "axi-aggregate": [
         """
-        extern "C" void top(const word_t* in, word_t* out) {
+        extern "C" void top(const word_t* in, word_t* out, word_t* more) {
         #pragma HLS INTERFACE m_axi port = in bundle = gmem0 max_read_burst_length = \\
             64 offset = slave
         #pragma HLS INTERFACE m_axi port = out bundle = gmem1 offset = slave
         #pragma HLS AGGREGATE variable = in compact = bit  //! axi-aggregate
         #pragma HLS aggregate compact=bit variable=out  //! axi-aggregate
+        #pragma HLS INTERFACE mode = m_axi port = more bundle = gmem2
+        #pragma HLS AGGREGATE variable = more compact = bit  //! axi-aggregate
             out[0] = in[0];
         }
         """
@@ -360,7 +410,7 @@ REFUSED = {
     "burst": [
         """
         extern "C" void top(const word_t* in, word_t* out, value_t* marks, int n, int stride) {
-        #pragma HLS INTERFACE m_axi port = in bundle = gmem0 offset = slave
+        #pragma HLS INTERFACE mode = m_axi port = in bundle = gmem0 offset = slave
         #pragma HLS INTERFACE m_axi port = out bundle = gmem1 offset = slave
         #pragma HLS INTERFACE m_axi port = marks bundle = gmem2 offset = slave
             int word = 0, head = 0, from = 0;
@@ -396,7 +446,20 @@ REFUSED = {
         #pragma HLS INTERFACE m_axi port=both bundle=g4 max_write_burst_length=64
             both[0] = out[0] = in[0];
         }
+        """,
+        # the mode as an option, a number that is none, and ports that share the default bundle
         """
+        constexpr int BURST = 256;
+        extern "C" void top(word_t* in, word_t* named, word_t* none, const value_t* narrow,
+                            const word_t* words) {
+        #pragma HLS INTERFACE mode=m_axi port=in bundle=g max_read_burst_length=65  //! burst-size
+        #pragma HLS INTERFACE m_axi port=named bundle=g1 max_read_burst_length=BURST  //! burst-size
+        #pragma HLS INTERFACE m_axi port=none bundle=g2 max_write_burst_length = 0  //! burst-size
+        #pragma HLS INTERFACE m_axi port=narrow max_read_burst_length=256  //! burst-size
+        #pragma HLS INTERFACE m_axi port=words
+            in[0] = named[0] = none[0] = words[0];
+        }
+        """,
     ],
     "refill": [
         # an array that starts anew for each tile: from streams to a stream

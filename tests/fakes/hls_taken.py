@@ -31,6 +31,18 @@ TAKEN = {
             made[3] = sum;
             out.write(sum);
         }
+        void split(hls::stream<value_t>& in, hls::stream<value_t, 2> (&to)[4]) {
+        SPLIT:
+            for (int i = 0; i < 2; ++i) to[i].write(in.read());
+        }
+        template <int I>
+        void pass(hls::stream<value_t, 2> (&from)[4], hls::stream<value_t, 2> (&to)[4]) {
+            to[I].write(from[I].read());
+        }
+        void join(hls::stream<value_t, 2> (&from)[4], hls::stream<value_t>& out) {
+        JOIN:
+            for (int i = 0; i < 2; ++i) out.write(from[i].read());
+        }
         void turn(hls::stream<value_t>& in, hls::stream<value_t>& out, const value_t before[16],
                   value_t made[16]) {
         #pragma HLS DATAFLOW
@@ -59,6 +71,31 @@ TAKEN = {
                 add(first, odd, sums);
                 keep(sums, even, out);
             }
+        }
+        void spread(hls::stream<value_t>& in, hls::stream<value_t, 2> (&parts)[3]) {
+            parts[0].write(in.read());
+            parts[1].write(in.read());
+        }
+        void add_part(hls::stream<value_t, 2> (&parts)[3], const value_t before[16]) {
+            parts[2].write(parts[0].read() + before[3]);
+        }
+        void gather(hls::stream<value_t, 2> (&parts)[3], hls::stream<value_t>& out) {
+            out.write(parts[1].read() + parts[2].read());
+        }
+        void chain(hls::stream<value_t>& in, const value_t before[16], hls::stream<value_t>& out) {
+        #pragma HLS DATAFLOW
+            hls::stream<value_t, 2> parts[3];
+            spread(in, parts);
+            add_part(parts, before);
+            gather(parts, out);
+        }
+        void lanes(hls::stream<value_t>& in, hls::stream<value_t>& out) {
+        #pragma HLS DATAFLOW
+            hls::stream<value_t, 2> from[4], to[4];
+            split(in, from);
+            pass<0>(from, to);
+            pass<1>(from, to);
+            join(to, out);
         }
     """,
     "pointer-struct": """

@@ -60,6 +60,22 @@ void add_once(watched<int> (&ring)[PLACES]) {
     }
 }
 
+/// Writes a place in each outer iteration and reads it `distance` outer iterations later, or in the
+/// next inner one.
+int read_across(watched<int> (&ring)[PLACES], int distance, bool is_inner) {
+    int sum = 0;
+    for (int i = 0; i < PLACES; ++i) {
+        ECORL_WATCH(ring, OUTER, RAW, 2, i, distance);
+        for (int j = 0; j < 2; ++j) {
+            ECORL_WATCH(ring, INNER, RAW, NEVER, j, i);
+            const int before = is_inner ? i : i - distance;
+            if (j == 1 && before >= 0) sum += ring[before];
+            if (j == 0) ring[i] = i;
+        }
+    }
+    return sum;
+}
+
 struct uncounted {
     static void arrange_cycle() {}
 };
@@ -87,6 +103,13 @@ std::int32_t writes_twice() {
     return dataflow::guarded([] {
         watched<int> ring[PLACES];
         write_twice(ring);
+    });
+}
+
+std::int32_t reads_across(std::int32_t distance, std::int32_t is_inner) {
+    return dataflow::guarded([&] {
+        watched<int> ring[PLACES];
+        read_across(ring, distance, is_inner != 0);
     });
 }
 

@@ -15,6 +15,7 @@ from ecorl.engines.fpga.csim.build import ap_headers, kernel_root, read_flags
 from tests.conftest import demand
 
 LOOPS = Path(__file__).with_name("dependence_loops.cpp")
+SUFFIXES = frozenset((".c", ".cc", ".cpp", ".h", ".hpp"))
 WHOLE_BLOCK = 16
 HEAD_WORDS = range(1, 9)  # heads of 16 to 128 values
 
@@ -28,6 +29,7 @@ _PRAGMA = re.compile(
     r"#pragma HLS DEPENDENCE variable = (\w+) type = inter"
     r"(?: direction = (\w+))?(?: distance = (\d+))? (true|false)\n"
 )
+_ANY_PRAGMA = re.compile(r"\bHLS[\s\\]+DEPENDENCE\b", re.IGNORECASE)  # as Vitis reads it
 _WATCH = re.compile(r"ECORL_WATCH\((\w+), (\w+), (\w+), (\w+), (\w+), ")
 
 
@@ -47,7 +49,7 @@ def unwatched(text):
         in_loops += len(found)
         pragmas += [(*each[:1], loop["label"], *each[1:], loop["counter"]) for each in found]
         watches += _WATCH.findall(loop["watches"])
-    n_pragmas, n_watches = text.count("HLS DEPENDENCE"), text.count("ECORL_WATCH(")
+    n_pragmas, n_watches = len(_ANY_PRAGMA.findall(text)), text.count("ECORL_WATCH(")
     assert n_pragmas == in_loops, "a pragma stands elsewhere, or in another form"
     assert n_watches == len(watches), "a watch stands elsewhere, or in another form"
     return sorted(set(pragmas) ^ set(watches))
@@ -55,14 +57,28 @@ def unwatched(text):
 
 def sources():
     root = kernel_root()
-    found = [path for path in root.glob("*/*.[ch]pp") if path.parent.name != "sim"]
-    return {path: path.read_text() for path in found if path.name != "ecorl_dependence.hpp"}
+    names = [path.relative_to(root) for path in root.rglob("*.[ch]*")]
+    found = [name for name in names if name.parts[0] != "sim" and name.suffix in SUFFIXES]
+    return {
+        name: (root / name).read_text() for name in found if name.name != "ecorl_dependence.hpp"
+    }
 
 
 def test_every_pragma_has_its_watch():
     texts = sources()
-    assert {path.name: unwatched(text) for path, text in texts.items() if unwatched(text)} == {}
-    assert any("HLS DEPENDENCE" in text for text in texts.values())
+    assert {name: unwatched(text) for name, text in texts.items() if unwatched(text)} == {}
+    assert any(map(_ANY_PRAGMA.search, texts.values()))
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["#pragma HLS dependence", "#pragma HLS  DEPENDENCE", "#pragma hls DEPENDENCE",
+     "# pragma\tHLS \\\n Dependence"],
+)  # fmt: skip
+def test_a_pragma_in_another_form_is_found(spelling):
+    text = f"\nLOOP:\n    for (dim_t i = 0; i < n; ++i) {{\n{spelling} variable = a false\n"
+    with pytest.raises(AssertionError, match="in another form"):
+        unwatched(text)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +204,17 @@ def test_entries_of_a_loop_do_not_meet(loops):
     before = violations(loops)
     assert loops.enters_thrice() > 0
     assert violations(loops) == before
+
+
+def test_each_of_two_nested_watches_is_held(loops):
+    assert loops.reads_across(2, 0) == 0
+    for distance, is_inner, text in (
+        (1, 0, "OUTER: ring, element 0, is read after it was written, distance 1; stated: 2; "
+               "shape (distance) = (1)"),
+        (2, 1, "INNER: ring, element 0, is read after it was written, distance 1; stated: never; "
+               "shape (i) = (0)"),
+    ):  # fmt: skip
+        fails_with(loops, text, loops.reads_across, distance, is_inner)
 
 
 def test_a_counter_that_leaves_iterations_out_is_refused(loops):

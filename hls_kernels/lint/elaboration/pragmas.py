@@ -23,6 +23,12 @@ class Pragma:
         """The variable or port that it is about, as ``state.query``."""
         return self.options.get("variable") or self.options.get("port") or ""
 
+    @property
+    def is_m_axi(self) -> bool:
+        """Whether it makes a port one of m_axi: ``INTERFACE m_axi`` or ``INTERFACE mode=m_axi``."""
+        is_mode = "m_axi" in self.options or self.options.get("mode", "").lower() == "m_axi"
+        return self.name == "INTERFACE" and is_mode
+
     def number(self, name: str) -> int | None:
         """An option's number, or None where it is absent or is not written in digits."""
         text = self.options.get(name, "")

@@ -73,11 +73,7 @@ class Walker(Evaluator):
 
     def walk(self) -> None:
         """Run the top."""
-        masters = {
-            pragma.variable
-            for pragma in self.top.body.pragmas
-            if pragma.name == "INTERFACE" and "m_axi" in pragma.options
-        }
+        masters = {pragma.variable for pragma in self.top.body.pragmas if pragma.is_m_axi}
         for parameter in self.top.parameters:
             type_ = parameter.type.referred
             if type_.kind is Kind.POINTER and type_.inner is not None:

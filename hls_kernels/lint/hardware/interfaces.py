@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hls_kernels.lint.elaboration.pragmas import Pragma
 from hls_kernels.lint.elaboration.syntax import (
     Evaluate,
     Expression,
@@ -20,6 +21,7 @@ from hls_kernels.lint.hardware.design import Design, found
 
 _BURST_LENGTHS = ("max_read_burst_length", "max_write_burst_length")
 _DEFAULT_BURST = 16  # words, of Vitis HLS
+_DEFAULT_BUNDLE = ""  # of all ports without one; its name depends on the release of Vitis HLS
 _MOST_BURST_BITS = 8 * 4096
 _BY_ADDRESS = frozenset((Kind.REFERENCE, Kind.POINTER, Kind.ARRAY))
 
@@ -33,7 +35,7 @@ def axi_aggregate(design: Design) -> Iterator[Finding]:
     """
     for function in design.functions():
         pragmas = function.body.pragmas
-        ports = {p.variable for p in pragmas if p.name == "INTERFACE" and "m_axi" in p.options}
+        ports = {p.variable for p in pragmas if p.is_m_axi}
         for pragma in pragmas:
             is_packed = pragma.name == "AGGREGATE" and pragma.options.get("compact") == "bit"
             if is_packed and pragma.variable in ports:
@@ -46,25 +48,29 @@ def burst_size(design: Design) -> Iterator[Finding]:
 
     No burst of AXI crosses 4 KB: 64 words of 512 bits, 128 of 256, and 256 words of any width. A
     longer one that a port states never comes, but its adapter holds storage for it, as many words
-    as it states for each transfer that may be under way. Without a number Vitis HLS takes 16. Ports
-    of one bundle are one port of the widest words.
+    as it states for each transfer that may be under way. A length that is not written in digits
+    cannot be held against this, and is refused. Where none is stated Vitis HLS takes 16. Ports of
+    one bundle are one port of the widest words, and so are all ports without a bundle.
     """
     for function in design.functions():
         bits = {p.name: _port_bits(p.type) for p in function.parameters}
-        ports = [
-            pragma
-            for pragma in function.body.pragmas
-            if pragma.name == "INTERFACE" and "m_axi" in pragma.options
-        ]
+        ports = [pragma for pragma in function.body.pragmas if pragma.is_m_axi]
         for pragma in ports:
-            bundle = pragma.options.get("bundle", pragma.variable)
-            shared = [p for p in ports if p.options.get("bundle", p.variable) == bundle]
-            width = max(bits.get(p.variable, 0) for p in shared)
+            bundle = _bundle_of(pragma)
+            width = max(bits.get(p.variable, 0) for p in ports if _bundle_of(p) == bundle)
             for length in _BURST_LENGTHS:
-                words = pragma.number(length) or _DEFAULT_BURST
-                if words * width > _MOST_BURST_BITS:
-                    what = f"{pragma.variable} has {length} = {words}: {words * width // 8:,} bytes"
-                    yield found(SourceLine(pragma.path, pragma.line), "burst-size", what)
+                is_stated = length in pragma.options
+                words = pragma.number(length) if is_stated else _DEFAULT_BURST
+                what = f"{pragma.variable} has {length} = {pragma.options.get(length, words)}"
+                at = SourceLine(pragma.path, pragma.line)
+                if not words:
+                    yield found(at, "burst-size", f"{what}: not a number of words")
+                elif words * width > _MOST_BURST_BITS:
+                    yield found(at, "burst-size", f"{what}: {words * width // 8:,} bytes")
+
+
+def _bundle_of(port: Pragma) -> str:
+    return port.options.get("bundle", _DEFAULT_BUNDLE)
 
 
 def _port_bits(type_: Type) -> int:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
-from hls_kernels.lint.elaboration.places import Cell
-from hls_kernels.lint.elaboration.syntax import Declare
+from hls_kernels.lint.elaboration.places import MemoryPlace
+from hls_kernels.lint.elaboration.syntax import Declare, Variable
 from hls_kernels.lint.elaboration.trace import Scope, Transfer
+from hls_kernels.lint.elaboration.values import Number
 from hls_kernels.lint.elaboration.widths import Kind, Type, pointer_member
 from hls_kernels.lint.findings import Finding
 from hls_kernels.lint.hardware.design import Design, found
 
 MOST_BITS = 4096
+
+Stream = tuple[Variable, tuple[str | int | None, ...]]
+"""A stream in a variable: members and indices, None where an index is not constant."""
 
 
 def stream_width(design: Design) -> Iterator[Finding]:
@@ -55,7 +60,8 @@ def channels(design: Design) -> Iterator[Finding]:
     a process to one that stands behind it. Since 2022.2 the guide (UG1399) also takes streams that
     flow backwards; the message has stayed, and the rule keeps to it. What one turn leaves for the
     next is a memory outside: each turn is a region that reads one as an argument and writes another
-    one. Streams of which the region has one end only come from outside or go there, and pass.
+    one. Streams of which the region has one end only come from outside or go there, and pass. Each
+    end of a stream belongs to one process.
     """
     for trace in design.traces:
         for region in trace.top.within():
@@ -64,26 +70,50 @@ def channels(design: Design) -> Iterator[Finding]:
 
 
 def _channel_findings(region: Scope) -> Iterator[Finding]:
-    writers: dict[Cell, int] = {}  # the first process, by its place among all
-    readers: dict[Cell, int] = {}
+    writers: dict[Stream, set[int]] = {}  # processes, by their places among all
+    readers: dict[Stream, set[int]] = {}
     inside = {s.variable for s in region.body.statements if isinstance(s, Declare)}
     for number, process in enumerate(region.children):
         for scope in process.within():
             for event in scope.events:
                 if isinstance(event, Transfer) and event.stream is not None:
                     ends = writers if event.method.startswith("write") else readers
-                    ends.setdefault(event.stream.cell, number)
-    for cell in writers.keys() & readers.keys():
-        name = cell[0].name
-        if readers[cell] == writers[cell]:
-            continue  # within one process
-        if cell[0] not in inside:
-            what = f"{name} joins two processes of a region and is declared outside of it"
-            yield found(cell[0].at, "channels", what)
-        if readers[cell] < writers[cell]:
-            reader, writer = region.children[readers[cell]], region.children[writers[cell]]
-            what = f"{_called(reader)} reads {name}, which {_called(writer)} behind it writes"
-            yield found(reader.at, "channels", what)
+                    ends.setdefault(_stream_at(event.stream), set()).add(number)
+    outside: dict[Variable, None] = {}  # once, whichever of its elements joins processes
+    backward: dict[tuple[Variable, int, int], None] = {}
+    for written, read in product(writers, readers):
+        variable, first, last = written[0], min(readers[read]), max(writers[written])
+        if not _may_be_one(written, read) or len(readers[read] | writers[written]) == 1:
+            continue
+        if variable not in inside:
+            outside[variable] = None
+        if first < last:
+            backward[variable, first, last] = None
+    for variable in outside:
+        what = f"{variable.name} joins two processes of a region and is declared outside of it"
+        yield found(variable.at, "channels", what)
+    for variable, first, last in backward:
+        reader, writer = region.children[first], region.children[last]
+        what = f"{_called(reader)} reads {variable.name}, which {_called(writer)} behind it writes"
+        yield found(reader.at, "channels", what)
+    for does, ends in (("writes", writers), ("reads", readers)):
+        for stream, numbers in ends.items():
+            one, *others = (region.children[number] for number in sorted(numbers))
+            for other in others:
+                if None not in stream[1]:
+                    what = f"{_called(other)} {does} {stream[0].name}, as {_called(one)} does"
+                    yield found(other.at, "channels", what)
+
+
+def _stream_at(place: MemoryPlace) -> Stream:
+    steps = (step.exact if isinstance(step, Number) else step for step in place.path)
+    return place.root, tuple(steps)
+
+
+def _may_be_one(a: Stream, b: Stream) -> bool:
+    """Whether two places may be the same stream: an unknown index may be any."""
+    steps = zip(a[1], b[1], strict=False)
+    return a[0] is b[0] and all(x == y or x is None or y is None for x, y in steps)
 
 
 def _called(process: Scope) -> str:
