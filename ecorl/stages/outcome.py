@@ -37,8 +37,6 @@ class StageOutcome:
     Attributes:
         action: the placement.
         critical_s: time that the stage adds to the iteration, s.
-        device_s: time on the device that runs it, s.
-        queue_wait_s: time before the card gets to it, s; 0 on the GPU.
         barrier_wait_s: time that the GPU stands still for it, s; 0 on the GPU.
         gpu_energy_j: energy of the GPUs for the stage or for waiting, J.
         fpga_energy_j: energy of the cards over the window, idle power included, J; 0.0 where
@@ -51,8 +49,6 @@ class StageOutcome:
 
     action: Action
     critical_s: float
-    device_s: float
-    queue_wait_s: float
     barrier_wait_s: float
     gpu_energy_j: float
     fpga_energy_j: float
@@ -108,8 +104,6 @@ def stage(
     return StageOutcome(
         action=action,
         critical_s=wait_s,
-        device_s=fpga.time_s,
-        queue_wait_s=backlog_s,
         barrier_wait_s=wait_s,
         gpu_energy_j=gpu.idle_power_w * wait_s,
         fpga_energy_j=fpga.energy_j + fpga.idle_power_w * card_idle_s,
@@ -132,8 +126,6 @@ def _on_gpu(gpu: StageCost, fpga: StageCost | None, overlap_s: float) -> StageOu
     return StageOutcome(
         action=Action.GPU,
         critical_s=gpu.time_s,
-        device_s=gpu.time_s,
-        queue_wait_s=0.0,
         barrier_wait_s=0.0,
         gpu_energy_j=gpu.energy_j,
         fpga_energy_j=card_j,

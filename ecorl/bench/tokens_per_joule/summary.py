@@ -35,11 +35,6 @@ class OverSeeds:
     values: tuple[float, ...]
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every run has the figure."""
-        return self.n == self.n_runs
-
-    @property
     def spread_name(self) -> str:
         """What the interval is."""
         return f"range of {self.n} runs" if self.n < LEAST_VALUES else "95 % interval"

@@ -121,7 +121,7 @@ class FpgaEngine:
         self.card_bytes = card_bytes(config)
         self._config = config
         self._cycles = CycleModel(config.shape, profile)
-        self._profile, self._obey_verdict = profile, obey_verdict
+        self._obey_verdict = obey_verdict
         opening = open_cards(backend or KernelBackend(), build, config)
         # Time on real cards is measured, not modelled.
         self.on_card = opening is not None and not opening.is_emulated

@@ -68,7 +68,6 @@ class _Waiting:
 
     result: StageResult
     windows: tuple[DeviceWindow, ...]
-    serial: int
 
 
 class StageAccounts:
@@ -124,7 +123,7 @@ class StageAccounts:
         with self._lock:
             self._held.hold(serial, windows, ended=True)
             if result.energy is None:
-                self._pending.append(_Waiting(result, tuple(windows), serial))
+                self._pending.append(_Waiting(result, tuple(windows)))
                 return
         self._record(result)
 

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ecorl.config import Config
 from ecorl.devices import DeviceProfile, check_execution
 from ecorl.engines.cards import memory_conflict
 from ecorl.engines.lanes.threaded import AsyncEngine
@@ -54,23 +53,18 @@ class Recorder:
     """Writes waits, faults and devices to the record, and executions to their machines' accounts.
 
     Args:
-        config: the run's configuration.
         record: the head's part of the run's record.
         monitors: of each machine, by its name.
-        gpu: profile of the GPU path.
         card: profile of the card, or of the device in its place.
     """
 
     def __init__(
         self,
-        config: Config,
         record: Ledger,
         monitors: Mapping[str, Monitor],
-        gpu: DeviceProfile,
         card: DeviceProfile,
     ) -> None:
-        self._config, self._record, self._monitors = config, record, monitors
-        self._gpu, self._card = gpu, card
+        self._record, self._monitors, self._card = record, monitors, card
 
     def record_cards(self, lanes: Iterable[OffloadLane]) -> None:
         """Record the cards that engines simulate, on the machines where they do.

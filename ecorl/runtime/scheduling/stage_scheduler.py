@@ -110,7 +110,7 @@ class StageScheduler:
             config.algorithm_enum, self._charges.own_power, gpu.profile.get("tdp_w"), self._lanes,
             gpu.profile.kind,
         )  # fmt: skip
-        self._recorder = Recorder(config, ledger, self._monitors, gpu.profile, card)
+        self._recorder = Recorder(ledger, self._monitors, card)
         self._profiles = {
             DeviceKind.GPU: gpu.profile,
             DeviceKind.CPU: gpu.profile,

@@ -147,7 +147,7 @@ class References:
         overlap: bool,
     ) -> None:
         self._runtime, self._compute, self._merge = runtime, compute, merge
-        self._shapes, self._overlap = shapes, overlap
+        self._shapes = shapes
         self._compared: set[Role] | None = set() if compared else None
         self._step: _Step | None = None
         self._gpu_runs: dict[str, StageRun] = {}

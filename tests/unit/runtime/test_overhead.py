@@ -43,4 +43,4 @@ def test_blocks_of_all_threads_and_other_processes_add_up():
     assert clock.time.n_events == 13
     assert clock.time.hook_s >= 1.0 + 3 * 0.02
     assert clock.time.beside_s == 0.5
-    assert (clock.hook_s, clock.n_events) == (clock.time.hook_s, 13)
+    assert clock.hook_s == clock.time.hook_s

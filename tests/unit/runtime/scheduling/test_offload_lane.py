@@ -119,7 +119,7 @@ def test_quarantine_keeps_batches_away_and_a_probe_ends_it(toys):
     assert (kept_away.fault, kept_away.bad_rows) == ("EngineQuarantined", (0, 1))
     assert kept_away.wait_s < 1
     assert len(lane.engine.futures) == 2  # nothing was sent
-    assert lane._quarantine.n_faults == 2  # and not sending is no fault of the engine
+    assert lane._quarantine._faults_in_row == 2  # and not sending is no fault of the engine
     clock[0] = 10.5
     assert lane.available
     assert lane.join(lane.submit(batch), 5.0).fault is None
