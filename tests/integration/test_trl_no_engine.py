@@ -141,7 +141,7 @@ def test_a_verdict_against_int8_keeps_the_model_and_ends_no_run(
     from transformers import AutoModelForSequenceClassification
 
     from ecorl.engines.fpga.csim.build import kernels_digest
-    from ecorl.engines.fpga.verdict import VERDICT_FILE, checkpoint_digest
+    from ecorl.engines.fpga.verdict import LAST_NO_PAD, VERDICT_FILE, checkpoint_digest
     from ecorl.engines.models.checkpoint import load_decoder
 
     folder = tmp_path / "judged"
@@ -149,6 +149,7 @@ def test_a_verdict_against_int8_keeps_the_model_and_ends_no_run(
     verdict = {
         "checkpoint_digest": checkpoint_digest(load_decoder(folder)),
         "kernels_digest": kernels_digest(),
+        "read_at": LAST_NO_PAD,
         "rank_flip_share": 0.2,
         "budget": 0.03,
         "accepted": False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import sqlite3
@@ -100,6 +101,37 @@ def test_windows_side_by_side_add_up_to_the_whole(at, is_raw):
     found = device_readings(rows, {i: span for i, (_, span) in windows.items()})
     whole_j = energy_j(seconds, {1: (1000.0, 1020.0)})
     assert math.fsum(r.energy_j for r in found) == pytest.approx(whole_j, abs=0.6 * len(windows))
+
+
+@given(
+    second=st.integers(1001, 1017),
+    begin=st.floats(0.0, 0.6),
+    length=st.floats(0.1, 0.39),
+    every=st.integers(2, 20),
+)
+def test_a_window_may_begin_and_end_between_readings_of_power_alone(second, begin, length, every):
+    """A counter that is slow to read is read with every second to twentieth reading."""
+    samples = [
+        s if i % every == 0 else dataclasses.replace(s, energy_j=None)
+        for i, s in enumerate(readings(1000.0, 1020.0))
+    ]
+    a = second + begin
+    found_j = cut(seconds_of(samples), raw_of(samples), (a, a + length))
+    # A power that is held for 0.05 s is wrong by 5 W in the mean.
+    limit_j = 5.0 * 0.05 * every + 0.2
+    assert abs(found_j - (course_j(a + length) - course_j(a))) < limit_j
+
+
+def test_a_reading_of_power_alone_does_not_hide_what_the_counter_gained_at_an_edge():
+    """A model of power repeats the power of its last step where it is asked too soon."""
+    told = [(0.0, 100.0, 0.0), (0.1, 100.0, 10.0), (0.15, 100.0, None), (0.3, 400.0, 90.0),
+            (0.4, 400.0, 130.0)]  # fmt: skip
+    samples = [
+        PowerSample("gpu0", 1000.0 + t_s, power_w, energy_j, None, MEASURED, "nvml")
+        for t_s, power_w, energy_j in told
+    ]
+    found_j = cut(seconds_of(samples), raw_of(samples), (1000.2, 1000.35), (1000.0, 1000.4))
+    assert found_j == pytest.approx(40.0 + 20.0, abs=0.01)
 
 
 def test_without_raw_readings_a_part_of_a_second_is_taken_in_proportion():

@@ -7,6 +7,7 @@ the raw readings where the ring still holds them, and taken in proportion where 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -125,14 +126,34 @@ def _between(readings: Sequence[_CutReading], index: int, t_s: float, hold_s: fl
     here = readings[index]
     if t_s <= here.t_s or index + 1 == len(readings):
         return here._replace(t_s=t_s)
-    after = readings[index + 1]
     power_w = here.power_w if t_s - here.t_s <= hold_s else None
-    energy_j, before_j, after_j = None, here.energy_j, after.energy_j
-    is_whole = after.error not in LOSS_ERRORS
-    if before_j is not None and after_j is not None and after_j >= before_j and is_whole:
-        share = (t_s - here.t_s) / (after.t_s - here.t_s)
-        energy_j = before_j + share * (after_j - before_j)
+    energy_j = _counter_between(readings, index, t_s)
     return _CutReading(t_s, power_w, energy_j, here.error if power_w is None else None)
+
+
+def _counter_between(readings: Sequence[_CutReading], index: int, t_s: float) -> float | None:
+    """The counter at a time from a reading on; None where it was lost, or not read on both sides.
+
+    Readings of power alone may lie between two of the counter. What the counter gained then goes
+    with the power that was held; with the time, where there is none of them or their power is not
+    known.
+    """
+    counted = [i for i, reading in enumerate(readings) if reading.energy_j is not None]
+    place = bisect.bisect_right(counted, index)
+    if place == 0 or place == len(counted):
+        return None
+    between = readings[counted[place - 1] : counted[place] + 1]
+    before_j, after_j = between[0].energy_j, between[-1].energy_j
+    is_whole = not any(reading.error in LOSS_ERRORS for reading in between[1:])
+    if before_j is None or after_j is None or after_j < before_j or not is_whole:
+        return None
+    gone = whole = 0.0
+    known = all(reading.power_w is not None for reading in between[:-1])
+    for one, following in itertools.pairwise(between):
+        weight = one.power_w if known and one.power_w is not None else 1.0
+        whole += weight * (following.t_s - one.t_s)
+        gone += weight * max(0.0, min(t_s, following.t_s) - one.t_s)
+    return before_j + (gone / whole if whole > 0 else 1.0) * (after_j - before_j)
 
 
 def _in_proportion(row: PowerSecond, part: Span, attempt: Span) -> PowerSecond:
