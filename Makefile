@@ -167,7 +167,7 @@ gpu-wheels:
 	@$(PYTHON) -m benchmarks.gpu.run.wheels "$(WHEELS)"
 
 policy: install
-	@$(BIN)/ecorl policy train --folder $(POLICY_RUN) --out ecorl/scheduler/shipped/scheduler.onnx
+	@$(BIN)/ecorl policy train --seed 2 --folder $(POLICY_RUN) --out ecorl/scheduler/shipped/scheduler.onnx
 
 wheel: install
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -26,7 +26,7 @@ from ecorl.sim.trace import draw_trace
 
 Say = Callable[[str], None]
 
-SHIPPED_PLAN = TrainingPlan()
+SHIPPED_PLAN = TrainingPlan(seed=2)
 UNMEASURED_PLAN = TrainingPlan(measured=False, ppo_steps=0)
 """Without what was measured: the network sees the tables alone."""
 PPO_PLAN = TrainingPlan(ppo_steps=500_000, imitate=False)
