@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 
 from ecorl.cli.exits import STOPPED, end_stopped, stopped_text
+from ecorl.interrupt import remember_interrupts
 
 __all__ = ["STOPPED", "main"]
 
 
 def main() -> None:
     """Run the ``ecorl`` command and exit."""
+    remember_interrupts()
     try:
         from ecorl.cli import commands
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from transformers import TrainerCallback, set_seed
 
+from ecorl.interrupt import raise_swallowed_interrupt
 from ecorl.records import FaultEvent, FaultKind
 from ecorl.runtime.checkpoints import STATE_FILE
 from ecorl.runtime.control.governor import WIDTH_CHANGE
@@ -44,7 +45,12 @@ class StepStopSignals:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the two signals inside the block; a second one ends the process at once."""
+        """Handle the two signals inside the block; a second one ends the process at once.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came before, and a library swallowed it.
+        """
+        raise_swallowed_interrupt()
         previous: dict[int, Any] = {}
 
         def ask(number: int, frame: FrameType | None) -> None:
