@@ -19,8 +19,9 @@ from ecorl.drivers.instruments import (
     NvmlDevice,
     PowerLimits,
     PowerReading,
+    error_from_code,
+    translated,
 )
-from ecorl.drivers.nvml_errors import error_from_code, translated
 from ecorl.errors import (
     DriverError,
     FunctionNotFound,

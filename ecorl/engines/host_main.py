@@ -1,7 +1,7 @@
 """The engine process: ``python -m ecorl.engines.host_main FD PARENT_PID``.
 
 Loads the engine that the first message on the inherited socket describes, and computes batches
-until the socket closes. Only `ecorl.engines.lanes.process` starts it.
+until the socket closes. Only `ecorl.engines.lanes.isolated` starts it.
 """
 
 from __future__ import annotations

@@ -112,14 +112,9 @@ class PowerHistory:
             raise ValueError(f"hold_s = {hold_s}: must be above 0")
         if capacity < 2:
             raise ValueError(f"capacity = {capacity}: must be at least 2")
-        self._hold_s, self._capacity = hold_s, capacity
+        self.hold_s, self._capacity = hold_s, capacity
         self._tracks: dict[str, _Track] = {}
         self._lock = threading.Lock()
-
-    @property
-    def hold_s(self) -> float:
-        """Longest time for which a reading stands without a successor, s."""
-        return self._hold_s
 
     def register(self, device_id: str, provenance: Provenance) -> None:
         """Make a device known before its first sample.
@@ -215,7 +210,7 @@ class PowerHistory:
             provenance = Provenance.MODELLED if track is None else track.provenance
             is_model = provenance is Provenance.MODELLED
             back_s = t_start_s if is_model else min(t_start_s, t_end_s - CONTEXT_S)
-            readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
+            readings = [] if track is None else track.around(back_s, t_end_s, self.hold_s)
             is_foreign = track is not None and track.is_foreign
         counter_j, integral_j, coverage = self._figures(readings, window)
         verdict = CounterVerdict.FINE
@@ -248,20 +243,20 @@ class PowerHistory:
         length_s = window[1] - window[0]
         if length_s <= 0:
             return None, None, 0.0
-        integral = hold_integral(readings, *window, self._hold_s)
+        integral = hold_integral(readings, *window, self.hold_s)
         coverage = min(1.0, integral.covered_s / length_s)
-        counter_j = counter_difference(readings, *window, self._hold_s)
+        counter_j = counter_difference(readings, *window, self.hold_s)
         return counter_j, integral.energy_j if coverage > 0 else None, coverage
 
     def _verdict(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:
         """Judge the counter over a window, and over the time before it where it always moved."""
-        if standstill_s(readings, *window, self._hold_s) > STOPPED_AFTER_S:
+        if standstill_s(readings, *window, self.hold_s) > STOPPED_AFTER_S:
             return CounterVerdict.STOPPED
         verdict = self._judge(readings, window)
         wide = (max(readings[0].t_s, window[1] - CONTEXT_S), window[1])
         if verdict is not CounterVerdict.FINE or wide[0] >= window[0]:
             return verdict
-        if standstill_s(readings, *wide, self._hold_s) > STOPPED_AFTER_S:
+        if standstill_s(readings, *wide, self.hold_s) > STOPPED_AFTER_S:
             return CounterVerdict.FINE
         return self._judge(readings, wide)
 

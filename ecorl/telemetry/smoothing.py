@@ -17,24 +17,18 @@ class Ema:
     Args:
         tau_s: time constant, s. The paper's n = 10 samples at 100 ms, weight 1/n a sample, are
             tau = 0.95 s, hence the default of 1.0.
+
+    Attributes:
+        value: the smoothed value, None before the first one.
+        t_s: time of the last value that counted, s.
     """
 
     def __init__(self, tau_s: float) -> None:
         if not tau_s > 0:
             raise ValueError(f"tau_s = {tau_s}: must be above 0")
         self._tau_s = tau_s
-        self._value: float | None = None
-        self._t_s: float | None = None
-
-    @property
-    def value(self) -> float | None:
-        """The smoothed value, None before the first one."""
-        return self._value
-
-    @property
-    def t_s(self) -> float | None:
-        """Time of the last value that counted, s."""
-        return self._t_s
+        self.value: float | None = None
+        self.t_s: float | None = None
 
     def update(self, t_s: float, value: float | None) -> float | None:
         """Mix in a value; over a gap it weighs as if it had held for the whole gap.
@@ -47,17 +41,17 @@ class Ema:
             The smoothed value.
         """
         if value is None or not math.isfinite(value):
-            return self._value
-        if self._t_s is None or self._value is None:
-            self._value, self._t_s = value, t_s
-        elif t_s > self._t_s:
-            alpha = -math.expm1(-(t_s - self._t_s) / self._tau_s)
-            mixed = (1.0 - alpha) * self._value + alpha * value
+            return self.value
+        if self.t_s is None or self.value is None:
+            self.value, self.t_s = value, t_s
+        elif t_s > self.t_s:
+            alpha = -math.expm1(-(t_s - self.t_s) / self._tau_s)
+            mixed = (1.0 - alpha) * self.value + alpha * value
             # Rounding alone must not carry the result past either value.
-            low, high = min(self._value, value), max(self._value, value)
-            self._value = min(max(mixed, low), high)
-            self._t_s = t_s
-        return self._value
+            low, high = min(self.value, value), max(self.value, value)
+            self.value = min(max(mixed, low), high)
+            self.t_s = t_s
+        return self.value
 
 
 class Smoother:

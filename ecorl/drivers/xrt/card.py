@@ -7,14 +7,17 @@ and a hardware context opened on it. This module hides the difference, and three
 - ``run.wait`` holds the interpreter's lock until the kernel ends. `KernelRun.wait` looks at the
   state and sleeps in between.
 - A short read comes back as a short array: `CardBuffer.download` compares lengths.
+
+`translated` turns XRT's exceptions into classes below `ecorl.errors.DriverError`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,8 +25,53 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.drivers.xrt.errors import translated
-from ecorl.errors import CardFull, DeviceLost, DriverError, DriverTimeout, LibraryNotFound
+from ecorl.errors import (
+    CardFull,
+    DeviceLost,
+    DriverError,
+    DriverTimeout,
+    LibraryNotFound,
+    NoPermission,
+)
+
+_RAISED = (
+    RuntimeError,
+    OSError,
+    ValueError,
+    IndexError,
+    SystemError,
+    TypeError,
+    MemoryError,
+    OverflowError,
+)
+"""What pybind11 makes of the exceptions of XRT's C++; std::bad_alloc is a MemoryError."""
+
+
+_LOST = ("no such device", "device not found", "invalid device", "could not open device")
+"""Words of XRT for a card that is not there, any more or at all."""
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn what XRT raises within the block into a `DriverError` that begins with `what`.
+
+    XRT raises standard exceptions only; their text is all there is to tell them apart.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        raise DriverError(f"{what}: this pyxrt lacks it ({error})") from error
+    except _RAISED as error:
+        text = str(error).lower()
+        kind: type[DriverError] = DriverError
+        if "permission" in text or "not permitted" in text:
+            kind = NoPermission
+        elif any(words in text for words in _LOST):
+            kind = DeviceLost
+        elif "timed out" in text or "timeout" in text:
+            kind = DriverTimeout
+        raise kind(f"{what}: {str(error) or type(error).__name__}") from error
+
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ecorl.drivers.xrt.card import load_pyxrt
-from ecorl.drivers.xrt.errors import translated
+from ecorl.drivers.xrt.card import load_pyxrt, translated
 from ecorl.errors import (
     DriverError,
     DriverNotLoaded,

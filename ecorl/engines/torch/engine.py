@@ -44,11 +44,11 @@ from ecorl.engines.torch.loading import (
 from ecorl.engines.torch.padding import (
     ForwardPass,
     as_padded,
+    has_relative_positions,
     log_prob_forwards,
     packed_tokens,
     reward_forwards,
 )
-from ecorl.engines.torch.positions import has_relative_positions
 from ecorl.engines.validate import check_batch
 from ecorl.errors import EngineError
 from ecorl.records import Stage

@@ -11,10 +11,11 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from ecorl.records import DeviceKind, PowerSample, Provenance
+from ecorl.records import PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
 EDGE = b"."
@@ -48,43 +49,24 @@ class SourceReport:
 
 def encode_specs(specs: Sequence[SourceSpec]) -> str:
     """Specs as one line."""
-    return _spec_adapter().dump_json(tuple(specs)).decode() + "\n"
+    return _adapter(SourceSpec).dump_json(tuple(specs)).decode() + "\n"
 
 
 def decode_specs(line: str) -> tuple[SourceSpec, ...]:
     """The specs of a line of `encode_specs`, validated."""
-    return _spec_adapter().validate_json(line)
+    specs: tuple[SourceSpec, ...] = _adapter(SourceSpec).validate_json(line)
+    return specs
 
 
 @functools.cache
-def _spec_adapter() -> TypeAdapter[tuple[SourceSpec, ...]]:
-    return TypeAdapter(tuple[SourceSpec, ...])
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """Reads and writes a tuple of one kind of record."""
+    return TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
 
 
 def encode_ready(reports: Sequence[SourceReport]) -> str:
     """Reports as one line."""
-    return (
-        json.dumps(
-            {
-                "ready": [
-                    {
-                        "asked": r.asked,
-                        "chosen": r.chosen,
-                        "devices": [
-                            [d.device_id, d.kind, d.provenance, d.source, d.name] for d in r.devices
-                        ],
-                        "interval_s": r.interval_s,
-                        "refusals": [list(pair) for pair in r.refusals],
-                        "error": r.error,
-                        "user_error": r.user_error,
-                        "unread": [list(pair) for pair in r.unread],
-                    }
-                    for r in reports
-                ]
-            }
-        )
-        + "\n"
-    )
+    return f'{{"ready":{_adapter(SourceReport).dump_json(tuple(reports)).decode()}}}\n'
 
 
 def encode_samples(samples: Sequence[PowerSample]) -> str:
@@ -105,31 +87,13 @@ def decode(line: str | bytes) -> tuple[SourceReport, ...] | tuple[PowerSample, .
     try:
         data = json.loads(line)
         if "ready" in data:
-            return tuple(_report(item) for item in data["ready"])
+            reports: tuple[SourceReport, ...] = _adapter(SourceReport).validate_python(
+                data["ready"]
+            )
+            return reports
         return tuple(
             PowerSample(row[0], row[1], row[2], row[3], row[4], Provenance(row[5]), row[6], row[7])
             for row in data["samples"]
         )
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not a line of the sampler: {line!r}") from error
-
-
-def _report(item: dict[str, object]) -> SourceReport:
-    data: dict[str, object] = dict(item)
-    devices = data.pop("devices")
-    refusals = data.pop("refusals")
-    unread = data.pop("unread")
-    if not (isinstance(devices, list) and isinstance(refusals, list) and isinstance(unread, list)):
-        raise ValueError("not a report of the sampler")
-    return SourceReport(
-        asked=str(data["asked"]),
-        chosen=str(data["chosen"]),
-        devices=tuple(
-            DeviceInfo(d[0], DeviceKind(d[1]), Provenance(d[2]), d[3], d[4]) for d in devices
-        ),
-        interval_s=float(str(data["interval_s"])),
-        refusals=tuple((str(kind), str(why)) for kind, why in refusals),
-        error=None if data["error"] is None else str(data["error"]),
-        user_error=None if data["user_error"] is None else str(data["user_error"]),
-        unread=tuple((str(device_id), str(why)) for device_id, why in unread),
-    )

@@ -104,10 +104,6 @@ class ModelledSource:
             self._source = TREE_CPU_TIME if self._tree.cgroup is None else CGROUP_CPU_TIME
         self._last = (self._clock(), self._cpu_time_s())
 
-    def device_ids(self) -> tuple[str, ...]:
-        """The one modelled device."""
-        return (self._device_id,)
-
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The one modelled device, with the parameters of its line."""
         what = f"{self._idle_w:g} W idle, {self._active_w:g} W active, {self._n_threads} threads"

@@ -145,10 +145,6 @@ class NvmlSource:
             self._gpus, self._left_out = alive, dead
         self._told = tuple(self._at_the_start())
 
-    def device_ids(self) -> tuple[str, ...]:
-        """The selected GPUs."""
-        return tuple(gpu.device_id for gpu in self._gpus)
-
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The selected GPUs with instrument, name and number of MIG instances."""
         return tuple(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ecorl.child_process import SIMULATOR
-from ecorl.devices.cores import cgroup_folders
+from ecorl.devices.host import cgroup_folders
 from ecorl.errors import DeviceLost
 
 PROC = "/proc"

@@ -88,10 +88,6 @@ class RaplSource:
         self._zones = tuple(_Zone(zone, rapl.UnwrappedCounter(zone.range_j)) for zone in zones)
         self.read()
 
-    def device_ids(self) -> tuple[str, ...]:
-        """Packages first, then their memory."""
-        return tuple(state.zone.zone_id for state in self._zones)
-
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The zones with the kernel's names."""
         return tuple(

@@ -2,54 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import time
+from dataclasses import replace
 
-from ecorl.config import (
-    ModelledSourceConfig,
-    NullSourceConfig,
-    NvmlSourceConfig,
-    RaplSourceConfig,
-    ReplaySourceConfig,
-    XrtSourceConfig,
-)
-from ecorl.errors import DriverError
+from ecorl import config as cfg
+from ecorl.errors import DriverError, UserError
+from ecorl.records import PowerSample, Provenance
+from ecorl.telemetry.sampling.messages import SourceReport
 from ecorl.telemetry.sources.modelled import ModelledSource
-from ecorl.telemetry.sources.null import NullSource
 from ecorl.telemetry.sources.nvml import NvmlSource
-from ecorl.telemetry.sources.protocol import PowerSource
 from ecorl.telemetry.sources.rapl import RaplSource
 from ecorl.telemetry.sources.replay import ReplaySource
-from ecorl.telemetry.sources.specs import DeviceInfo, SourceConfig, SourceSpec
+from ecorl.telemetry.sources.specs import (
+    DeviceInfo,
+    MeteredDevice,
+    PartialSource,
+    PowerSource,
+    SourceConfig,
+    SourceSpec,
+)
 from ecorl.telemetry.sources.xrt import XrtSource
 
 
-class DescribedSource(PowerSource, Protocol):
-    """A `PowerSource` that also describes its devices."""
+class NullSource:
+    """Reports a device and never a figure.
 
-    def describe(self) -> tuple[DeviceInfo, ...]:
-        """The devices, in the order of ``device_ids``; valid after ``open``."""
-        ...
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The outcome of opening a spec.
-
-    Attributes:
-        source: the open source, or None when none could be opened.
-        chosen: its type, or the type asked for when none opened.
-        refusals: type and reason of every source that was tried and did not open.
-        error: name of the last refusal's error when there is no source, else None.
+    Args:
+        device: the device to report, so that it appears as missing and not as absent.
+        interval_s: polling interval, s.
     """
 
-    source: DescribedSource | None
-    chosen: str
-    refusals: tuple[tuple[str, str], ...] = ()
-    error: str | None = None
+    name = "null"
+    provenance = Provenance.MEASURED
+
+    def __init__(self, device: MeteredDevice, interval_s: float = 1.0) -> None:
+        self.interval_s = interval_s
+        self._device = device
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def describe(self) -> tuple[DeviceInfo, ...]:
+        """The device given, without an instrument."""
+        given = self._device
+        info = DeviceInfo(given.device_id, given.kind, self.provenance, "null", "no power source")
+        return (info,)
+
+    def read(self) -> tuple[PowerSample, ...]:
+        """One empty sample; no error, because nothing failed."""
+        now_s, device_id = time.monotonic(), self._device.device_id
+        return (PowerSample(device_id, now_s, None, None, None, self.provenance, "null"),)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
-def build(config: SourceConfig, spec: SourceSpec) -> DescribedSource:
+def build(config: SourceConfig, spec: SourceSpec) -> PowerSource:
     """Make a power source, not yet open.
 
     Args:
@@ -61,42 +69,50 @@ def build(config: SourceConfig, spec: SourceSpec) -> DescribedSource:
     """
     device = spec.device
     match config:
-        case NvmlSourceConfig():
+        case cfg.NvmlSourceConfig():
             return NvmlSource(
                 device.gpus or None, config.interval_s, config.counter_interval_s, device.n_gpus
             )
-        case RaplSourceConfig():
+        case cfg.RaplSourceConfig():
             return RaplSource(config.root, config.interval_s)
-        case XrtSourceConfig():
+        case cfg.XrtSourceConfig():
             return XrtSource(config.interval_s, cards=device.cards or None)
-        case ModelledSourceConfig():
+        case cfg.ModelledSourceConfig():
             return ModelledSource(device, config.interval_s)
-        case ReplaySourceConfig():
+        case cfg.ReplaySourceConfig():
             return ReplaySource(config.path, config.interval_s, started_s=spec.started_s)
-        case NullSourceConfig():
+        case cfg.NullSourceConfig():
             return NullSource(device, config.interval_s)
 
 
-def open_source(spec: SourceSpec) -> Opened:
+def open_source(spec: SourceSpec) -> tuple[PowerSource | None, SourceReport]:
     """Build and open the first candidate of a spec that opens.
-
-    A machine that cannot do it is reported in the result; a user's mistake is raised.
 
     Args:
         spec: the candidates and the device.
 
-    Raises:
-        UserError: a figure is not acceptable or a replay file is malformed.
+    Returns:
+        The open source, or None when none could be opened, and the report of it.
     """
     refusals: list[tuple[str, str]] = []
-    error_name = ""
+    failed, error_name = SourceReport(spec.type, spec.type, (), 1.0), ""
     for config in spec.candidates:
-        source = build(config, spec)
         try:
+            source = build(config, spec)
             source.open()
+        except UserError as error:
+            return None, replace(failed, error=type(error).__name__, user_error=str(error))
         except DriverError as error:
             refusals.append((config.type, f"{type(error).__name__}: {error}"))
             error_name = type(error).__name__
             continue
-        return Opened(source, config.type, tuple(refusals))
-    return Opened(None, spec.type, tuple(refusals), error_name)
+        unread = source.unread() if isinstance(source, PartialSource) else ()
+        return source, SourceReport(
+            spec.type,
+            config.type,
+            source.describe(),
+            source.interval_s,
+            tuple(refusals),
+            unread=unread,
+        )
+    return None, replace(failed, refusals=tuple(refusals), error=error_name)

@@ -50,10 +50,6 @@ class XrtSource:
             found = tuple(card for card in found if card.index in self._wanted)
         self._cards = found
 
-    def device_ids(self) -> tuple[str, ...]:
-        """The cards that opened."""
-        return tuple(card_id(card.index) for card in self._cards)
-
     def describe(self) -> tuple[DeviceInfo, ...]:
         """The cards with shell name and PCIe address."""
         return tuple(

@@ -17,7 +17,7 @@ from ecorl.engines.packing import (
     padded_tokens,
     relative_difference,
 )
-from ecorl.engines.torch.positions import has_relative_positions
+from ecorl.engines.torch.padding import has_relative_positions
 from ecorl.runtime.packed_tokens import PackingTally
 from ecorl.trainer.gears.random_state import undisturbed
 from roll_adapters.trl.packing.pieces import LogProbCall, LogProbs, PackedRows

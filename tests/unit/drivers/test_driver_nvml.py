@@ -9,7 +9,7 @@ import pytest
 from fake_nvml import PEAK_W, build, true_energy_j
 
 from ecorl import errors
-from ecorl.drivers import nvml, nvml_errors
+from ecorl.drivers import instruments, nvml
 from ecorl.drivers.instruments import (
     INSTRUMENTS,
     POWER_USAGE,
@@ -56,10 +56,10 @@ def driver(fake_nvml):
 
 def test_every_code_of_pynvml_has_a_class():
     codes = all_codes()
-    assert set(codes.values()) == set(nvml_errors.ERROR_CLASSES)
+    assert set(codes.values()) == set(instruments.ERROR_CLASSES)
     for name, code in codes.items():
         wanted = next((k for k, names in EXPECTED.items() if name in names), "DriverError")
-        assert nvml_errors.ERROR_CLASSES[code].__name__ == wanted, name
+        assert instruments.ERROR_CLASSES[code].__name__ == wanted, name
 
 
 def test_every_code_surfaces_through_a_call(driver, fake_nvml):
@@ -68,7 +68,7 @@ def test_every_code_surfaces_through_a_call(driver, fake_nvml):
         fake_nvml.set(f"error nvmlDeviceGetTotalEnergyConsumption {code}")
         with pytest.raises(errors.DriverError) as caught:
             driver.energy_j(gpu)
-        assert type(caught.value) is nvml_errors.ERROR_CLASSES[code], name
+        assert type(caught.value) is instruments.ERROR_CLASSES[code], name
         assert "nvmlDeviceGetTotalEnergyConsumption" in str(caught.value)
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ecorl.config import FaultInjection
-from ecorl.engines.faults import FaultScope, FaultyEngine
-from ecorl.engines.registry import find_plugin
+from ecorl.engines.registry import FaultScope, FaultyEngine, find_plugin
 from ecorl.engines.validate import check_logprobs, check_score
 from ecorl.errors import EngineCrashed, InvalidResult
 from ecorl.records import Stage

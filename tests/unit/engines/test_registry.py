@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ecorl.config import EngineConfig
-from ecorl.engines.faults import FaultyEngine
 from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.registry import (
+    FaultyEngine,
     build_engine,
     engine_spec,
     make_engine,

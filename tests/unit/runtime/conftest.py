@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ecorl.config import Config
-from ecorl.engines.faults import FaultScope, FaultyEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.registry import FaultScope, FaultyEngine
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime

@@ -7,6 +7,7 @@ manifest after it. Until then the hash in the manifest does not match the file.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,23 +18,110 @@ from typing import TypeVar
 from ecorl import __version__
 from ecorl.engines.fpga.bitstream import vitis
 from ecorl.engines.fpga.bitstream.check import provenance_of
-from ecorl.engines.fpga.bitstream.csynth import check_qor, synthesis_of
+from ecorl.engines.fpga.bitstream.csynth import (
+    check_qor,
+    read_timing,
+    read_utilisation,
+    synthesis_of,
+)
 from ecorl.engines.fpga.bitstream.manifest import (
     BitstreamTarget,
     Manifest,
     manifest_path,
     write_manifest,
 )
-from ecorl.engines.fpga.bitstream.request import BuildRequest, check_request
-from ecorl.engines.fpga.bitstream.vivado import read_timing, read_utilisation
+from ecorl.engines.fpga.bitstream.vitis import platform_name
 from ecorl.engines.fpga.bitstream.xclbin import container_bytes, parse_container, read_container
 from ecorl.engines.fpga.csim.build import compiler_of, csim_library, kernel_root, kernels_digest
 from ecorl.engines.fpga.csim.cache import locked
-from ecorl.engines.fpga.kernels.banks import card_memory, connectivity_config
+from ecorl.engines.fpga.kernels.banks import CARD, PLATFORM, card_memory, connectivity_config
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces, read_qor
 from ecorl.engines.fpga.kernels.limits import shape_limits
 from ecorl.errors import BitstreamError, BuildError, ConfigError, SynthesisReportError
 from ecorl.files import write_whole
+
+CHECKS = ("csim", "cosim")
+"""Simulations of each kernel's test bench under Vitis, in the request in which they run."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,63}")  # an xclbin has 64 bytes for it, the last one is 0
+_SPLITS = re.compile(r"[\s'\"\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What bitstream to build, from which options.
+
+    Attributes:
+        target: the platform that it is to run on.
+        platform: name of a development platform, or its .xpfm file.
+        out: folder of the products.
+        work: folder in which ``build_dir.<target>`` is made.
+        checks: of `CHECKS`; run before and after a kernel's synthesis. Not for csim and sw_emu.
+    """
+
+    target: BitstreamTarget
+    platform: str = PLATFORM
+    out: Path = Path("bitstreams")
+    work: Path = Path()
+    checks: tuple[str, ...] = ()
+
+    @property
+    def product(self) -> Path:
+        """The xclbin."""
+        return self.out / f"ecorl.{self.target}.xclbin"
+
+    @property
+    def folder(self) -> Path:
+        """Work folder of Vitis, as an absolute path."""
+        return (self.work / f"build_dir.{self.target}").resolve()
+
+
+def check_request(request: BuildRequest) -> None:
+    """Raise for a request that cannot be built, before anything is written.
+
+    Raises:
+        ConfigError: naming the option, its value and what is allowed.
+        MissingToolError: the kernel sources are not installed.
+    """
+    if request.checks and request.target not in (BitstreamTarget.HW_EMU, BitstreamTarget.HW):
+        raise ConfigError("--check", request.checks[0], f"none with target {request.target}")
+    _check_platform(request)
+    if request.target is not BitstreamTarget.CSIM:
+        _check_paths(request)
+
+
+def _check_platform(request: BuildRequest) -> None:
+    """Check the platform: the map of channels and dies is for one card, so no other is accepted."""
+    name = platform_name(request.platform)
+    if not _NAME.fullmatch(name) or not _is_text(request.platform):
+        allowed = "a name of at most 63 letters, digits and _ . : -, or an .xpfm file of such a one"
+        raise ConfigError("--platform", request.platform, allowed)
+    if request.target is BitstreamTarget.CSIM and name != PLATFORM:
+        allowed = f"{PLATFORM} with target csim: its memory is that card's"
+        raise ConfigError("--platform", request.platform, allowed)
+    if CARD not in name.split("_"):
+        allowed = f"one for a {CARD}, such as {PLATFORM}: channels and dies are mapped for that"
+        raise ConfigError("--platform", request.platform, allowed)
+
+
+def _check_paths(request: BuildRequest) -> None:
+    """Check that no path has spaces, at which Vitis splits the line of flags that it gets."""
+    paths = {"kernel sources": kernel_root(), "--work": request.folder.parent, "--out": request.out}
+    for key, path in paths.items():
+        whole = str(path.resolve())
+        if _SPLITS.search(whole) or not _is_text(whole):
+            allowed = "a path without spaces, quotes and backslashes: Vitis splits flags at them"
+            raise ConfigError(key, whole, allowed)
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written to config files and logs: bytes other than UTF-8 are surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 T = TypeVar("T")
 Tell = Callable[[str], None]

@@ -18,7 +18,7 @@ from ecorl.engines.fpga.card.health import CardHealth, CardSetup, CardState, Occ
 from ecorl.engines.fpga.card.plan import KernelPlan
 from ecorl.engines.fpga.card.runner import GroupResult
 from ecorl.engines.fpga.card.weights import Weights
-from ecorl.engines.fpga.kernels.buffers import SLOTS
+from ecorl.engines.fpga.kernels.banks import SLOTS
 from ecorl.errors import DriverError
 
 logger = logging.getLogger(__name__)

@@ -9,20 +9,21 @@ assumed here:
 - a loop with the label ``II = i`` in its source starts a trip every ``i x ii`` cycles, where ``ii``
   is 1 unless a sweep asks for more;
 - each time that a loop is entered, its pipeline fills and drains: the depth of what it computes,
-  by RTL that is simulated (`ecorl.engines.fpga.cycles.pipelines`); loops of one process that follow
-  one another do not overlap;
+  by RTL that is simulated (`depth`); loops of one process that follow one another do not overlap;
 - divisions and roots are pipelines of processes of their own, which take a row or a head a cycle;
 - the processes of one kernel overlap: a call lasts as long as the longest, plus what passes before
-  its first word and after its last (`ecorl.engines.fpga.cycles.chain`);
+  its first word and after its last (`ecorl.engines.fpga.cycles.vector.Chain`);
 - calls follow one another.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
+from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.library import (
     BURST_TILES,
     SETTLE_TRIPS,
@@ -32,7 +33,103 @@ from ecorl.engines.fpga.csim.library import (
     gemm_counts,
 )
 from ecorl.engines.fpga.cycles.hbm import IDEAL, WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.pipelines import depth
+from ecorl.errors import SynthesisReportError
+
+LANES = 16
+BLOCK_ROWS = 16
+SUM_WORDS = 256
+"""Words of a part that are read before those of the next."""
+
+PLACE_STEPS = 4
+"""Steps from a write to a read of the same place of the buffer, at least."""
+
+
+def words_of(n: int) -> int:
+    """Words of 16 values."""
+    return -(-n // LANES)
+
+
+def product_runs(m: int, words: int, parts: int) -> int:
+    """Count the bursts in which products are read.
+
+    Args:
+        m: rows.
+        words: of a row.
+        parts: sums that are added.
+    """
+    return 1 if parts == 1 else parts * -(-m * words // SUM_WORDS)
+
+
+def arranged_steps(m: int, panel: int, panels: int = 1, unit: int = 1) -> int:
+    """Steps of the buffer in which blocks of products become rows.
+
+    A block of 16 rows comes in where the one before leaves; the last block, if it has fewer rows,
+    comes in and then leaves, with a pause in between where it is very small.
+
+    Args:
+        m: rows.
+        panel: words of a row that leave together.
+        panels: of a row.
+        unit: words of a row that stand together as they come in.
+    """
+    whole, rest = divmod(m, BLOCK_ROWS)
+    tiles = whole * panels
+    together = (tiles + 1) * BLOCK_ROWS if tiles else 0
+    pauses = panels * arranged_pause(rest, panel, unit)
+    return (together + 2 * panels * rest) * panel + pauses
+
+
+def arranged_pause(rest: int, panel: int, unit: int = 1) -> int:
+    """Steps between the way in and the way out of the last block's words.
+
+    Args:
+        rest: rows of the last block; 0 where it is whole.
+        panel: words of a row that leave together.
+        unit: words of a row that stand together as they come in.
+    """
+    if rest == 0 or panel == 0:
+        return 0
+    soonest = (rest + panel // unit - 1) * unit
+    return max(PLACE_STEPS - soonest, 0)
+
+
+def arranged_runs(m: int, panels: int = 1) -> int:
+    """Count how often that buffer's loop begins: for whole blocks once, for each panel of the rest.
+
+    Args:
+        m: rows.
+        panels: of a row.
+    """
+    whole, rest = divmod(m, BLOCK_ROWS)
+    return bool(whole) + bool(rest) * panels
+
+
+@lru_cache(maxsize=1)
+def _latencies() -> dict[str, int]:
+    """Cycles from operand to result of each pipeline in ``rtl/qor.json``."""
+    path = kernel_root() / "rtl" / "qor.json"
+    try:
+        pipelines = json.loads(path.read_text("utf-8"))["pipelines"]
+        return {pipeline["name"]: int(pipeline["latency"]) for pipeline in pipelines}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SynthesisReportError(f"{path} cannot be used: {error}") from error
+
+
+def depth(*names: str) -> int:
+    """Cycles from operand to result through pipelines that follow one another.
+
+    All of them start a new operand every cycle, so a loop of ``n`` trips over them lasts
+    ``n + depth(...)`` cycles.
+
+    Args:
+        names: pipelines of ``hls_kernels/rtl/qor.json``, such as ``"dequantise"``.
+
+    Raises:
+        SynthesisReportError: when ``qor.json`` cannot be read.
+        KeyError: when it has no such pipeline.
+    """
+    latencies = _latencies()
+    return sum(latencies[name] for name in names)
 
 
 class KernelCall(Protocol):

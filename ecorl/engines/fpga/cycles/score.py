@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import CallTotals
-from ecorl.engines.fpga.cycles.pipelines import depth
-from ecorl.engines.fpga.cycles.products import (
+from ecorl.engines.fpga.cycles.kernels import (
     BLOCK_ROWS,
+    CallTotals,
     arranged_runs,
     arranged_steps,
+    depth,
     words_of,
 )
 from ecorl.engines.fpga.cycles.vector import CHANNEL_WORDS

@@ -7,7 +7,7 @@ C-simulation's forwards go too; here each gets its buffers and columns.
 for each layer `BEFORE_ATTENTION`, `ATTENTION` and `AFTER_ATTENTION`, then the head. The last layer
 computes `AFTER_ATTENTION` for the wanted tokens only, and the head sees no others.
 
-Names of buffers are those of `ecorl.engines.fpga.kernels.buffers`, names of arguments those of the
+Names of buffers are those of `ecorl.engines.fpga.kernels.banks`, names of arguments those of the
 kernels' C++ functions.
 """
 

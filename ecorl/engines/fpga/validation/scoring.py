@@ -30,8 +30,7 @@ from ecorl.engines.protocol import (
     ScoreBatch,
     reward_position,
 )
-from ecorl.engines.torch.devices import HOST
-from ecorl.engines.torch.loading import forward_pass, load_model
+from ecorl.engines.torch.loading import HOST, forward_pass, load_model
 from ecorl.engines.torch.padding import pad_right
 from ecorl.errors import CheckpointError
 from ecorl.records import Stage

@@ -18,8 +18,13 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorError, RayError
 
-from ecorl.engines.lanes.cluster.weights import CheckpointManifest, files_of, manifest_of
-from ecorl.engines.lanes.cluster.worker import WorkerAnswer, WorkerLife
+from ecorl.engines.lanes.cluster.worker import (
+    CheckpointManifest,
+    WorkerAnswer,
+    WorkerLife,
+    files_of,
+    manifest_of,
+)
 from ecorl.engines.lanes.messages import Fault, Ready, error_of
 from ecorl.engines.lanes.threaded import EngineEnd, LaneJob, Result, fail, failed_future
 from ecorl.engines.protocol import LogprobResult, Refresh, ScoreBatch, ScoreResult

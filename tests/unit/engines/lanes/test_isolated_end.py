@@ -16,8 +16,7 @@ import psutil
 import pytest
 from toy_process import HANG, LIMITS, alive, running, spec, until
 
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.process import EngineProcess
+from ecorl.engines.lanes.isolated import EngineProcess, HostLimits, IsolatedEngine
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 
 REPO = Path(__file__).resolve().parents[4]

@@ -15,16 +15,14 @@ from ecorl.engines.fpga.bitstream.csynth import (
     Latency,
     Loop,
     Resource,
-    check_qor,
-    read_csynth,
-    standing,
-    synthesis_of,
-)
-from ecorl.engines.fpga.bitstream.vivado import (
     SiteUse,
     TimingSummary,
+    check_qor,
+    read_csynth,
     read_timing,
     read_utilisation,
+    standing,
+    synthesis_of,
 )
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.errors import SynthesisReportError, UserError

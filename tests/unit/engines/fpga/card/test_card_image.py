@@ -17,9 +17,9 @@ from ecorl.engines.fpga.card.image import (
     head_blocks,
     place_model,
 )
-from ecorl.engines.fpga.card.memory import CardMemory
 from ecorl.engines.fpga.card.plan import At
-from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
+from ecorl.engines.fpga.card.runner import CardMemory
+from ecorl.engines.fpga.kernels.banks import PORTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.numerics.formats import integer_decoder, rope_tables
 from ecorl.errors import DriverError
@@ -220,7 +220,7 @@ def test_weights_have_exactly_their_size():
 
 
 def test_parts_that_are_kept_are_bounded(monkeypatch):
-    monkeypatch.setattr("ecorl.engines.fpga.card.memory._MOST_PARTS", 4)
+    monkeypatch.setattr("ecorl.engines.fpga.card.runner._MOST_PARTS", 4)
     buffers = memory(Room())
     buffers.reserve("x", 64 * 100)
     for i in range(1, 40):

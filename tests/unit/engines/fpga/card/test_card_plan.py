@@ -17,8 +17,7 @@ from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.tokens import ROW_FIELDS, lay_out
 from ecorl.engines.fpga.int8_decoder import LOG2_E, Scale
 from ecorl.engines.fpga.kernels import banks
-from ecorl.engines.fpga.kernels.banks import WIRING, bank_of
-from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
+from ecorl.engines.fpga.kernels.banks import PORTS, SLOTTED, WIRING, bank_of
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.kernels.sequence import SCORE_OPERATIONS, VECTOR_OPERATIONS
 from ecorl.engines.fpga.numerics.formats import integer_decoder

@@ -191,7 +191,7 @@ def test_a_hanging_card_of_two_costs_no_row(make, card_root):
 
 
 def test_a_lone_card_under_reset_is_not_waited_for_long(make, card_root, monkeypatch):
-    monkeypatch.setattr("ecorl.engines.fpga.card.pool.RECOVERY_S", 0.3)
+    monkeypatch.setattr("ecorl.engines.fpga.card.decoder.RECOVERY_S", 0.3)
     found, decoder = make()
     back = threading.Event()
     first = decoder._pool._cards[0]

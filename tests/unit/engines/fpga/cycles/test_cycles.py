@@ -23,13 +23,13 @@ from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts
 from ecorl.engines.fpga.cycles.hbm import IDEAL, Memory, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
     GROUP_TOKENS,
+    RouterCall,
+    RouterCounts,
     forward_calls,
     kernel_starts,
 )
-from ecorl.engines.fpga.cycles.kernels import GemmCall, call_cost
+from ecorl.engines.fpga.cycles.kernels import GemmCall, call_cost, depth
 from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, attention_calls
-from ecorl.engines.fpga.cycles.pipelines import depth
-from ecorl.engines.fpga.cycles.router import RouterCall, RouterCounts
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine

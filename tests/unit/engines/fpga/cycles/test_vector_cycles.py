@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ecorl.devices import load_profile
-from ecorl.engines.fpga.cycles.chain import Chain
 from ecorl.engines.fpga.cycles.hbm import IDEAL, memory_of
-from ecorl.engines.fpga.cycles.pipelines import depth
-from ecorl.engines.fpga.cycles.products import arranged_runs, arranged_steps, product_runs
-from ecorl.engines.fpga.cycles.vector import VectorCall
+from ecorl.engines.fpga.cycles.kernels import arranged_runs, arranged_steps, depth, product_runs
+from ecorl.engines.fpga.cycles.vector import Chain, VectorCall
 
 MEMORY = memory_of(load_profile("u55c"))
 CALLS = [
