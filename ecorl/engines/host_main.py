@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 
 from ecorl.child_process import SIMULATOR, die_with_parent, hear_keyboard, name_process
 from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import Fault, Ready, StartEngine, fault_of
-from ecorl.engines.lanes.threaded import Result, answer, told_of
+from ecorl.engines.lanes.messages import Fault, StartEngine, fault_of
+from ecorl.engines.lanes.threaded import EngineFacts, Result, answer
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
 
@@ -57,8 +57,7 @@ def _load(start: StartEngine, link: Connection) -> InferenceEngine | None:
     if boundary.error is not None:
         link.send(fault_of(boundary.error))
         return None
-    facts = (engine.name, engine.device, engine.stage, engine.model, engine.row_invariant)
-    link.send(Ready(*facts, *told_of(engine)))
+    link.send(EngineFacts.of(engine))
     return engine
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ecorl.devices import load_profile
 from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.engines.lanes.messages import EngineSpec
-from ecorl.engines.lanes.threaded import AsyncEngine, ThreadedEngine, answer, told_of
+from ecorl.engines.lanes.threaded import AsyncEngine, EngineFacts, ThreadedEngine, answer
 from ecorl.engines.protocol import (
     InferenceEngine,
     LogprobResult,
@@ -36,7 +36,7 @@ from ecorl.engines.protocol import (
 )
 from ecorl.engines.torch.loading import HOST_DEVICE, check_dtype
 from ecorl.errors import ConfigError, EngineCrashed
-from ecorl.records import DeviceKind, ModelShape, Stage
+from ecorl.records import DeviceKind, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -44,28 +44,16 @@ EXIT_CODE = 70
 """Exit code of an injected process exit (EX_SOFTWARE of sysexits.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultScope:
-    """Bounds on the effect of a fault.
-
-    Attributes:
-        own_process: whether the engine runs in a separate process, which ``exit`` may end.
-            Elsewhere ``exit`` raises instead, since it would end the training run too.
-        hang_s: how long a ``hang`` lasts unless the process is killed, s.
-    """
-
-    own_process: bool = False
-    hang_s: float = 24 * 3600.0
-
-
-class FaultyEngine:
+class FaultyEngine(EngineFacts):
     """Wraps an engine and makes chosen calls fail.
 
     Args:
         inner: the engine that computes all calls.
         faults: kinds of faults, and the 0-based calls that they affect.
         first_call: number of the first call; a restarted engine goes on counting.
-        scope: bounds on the effect of a fault.
+        own_process: whether the engine runs in a separate process, which ``exit`` may end.
+            Elsewhere ``exit`` raises instead, since it would end the training run too.
+        hang_s: how long a ``hang`` lasts unless the process is killed, s.
     """
 
     def __init__(
@@ -74,18 +62,14 @@ class FaultyEngine:
         faults: Sequence[FaultInjection],
         *,
         first_call: int = 0,
-        scope: FaultScope | None = None,
+        own_process: bool = False,
+        hang_s: float = 24 * 3600.0,
     ) -> None:
-        self.name: str = inner.name
-        self.device: str = inner.device
-        self.stage: Stage = inner.stage
-        self.model: ModelShape = inner.model
-        self.row_invariant: bool = inner.row_invariant
-        self.card_bytes, self.host, self.card_banks = told_of(inner)
+        self.take_over(EngineFacts.of(inner))
         self._inner = inner
         self._faults = tuple(faults)
         self._next_call = first_call
-        self._scope = scope or FaultScope()
+        self._own_process, self._hang_s = own_process, hang_s
 
     def score(self, batch: ScoreBatch) -> ScoreResult:
         """Score as the inner engine does, with the faults of this call."""
@@ -133,20 +117,16 @@ class FaultyEngine:
         call = self._next_call
         self._next_call += 1
         due = [fault for fault in self._faults if call in fault.calls]
-        for kind in _kinds(due):
+        for kind in (fault.kind for fault in due):
             logger.warning("injected fault: %s on call %d of engine %s", kind, call, self.name)
             if kind == "hang":
-                time.sleep(self._scope.hang_s)
-                raise EngineCrashed(f"injected fault: call {call} hung {self._scope.hang_s:g} s")
-            if kind == "exit" and self._scope.own_process:
+                time.sleep(self._hang_s)
+                raise EngineCrashed(f"injected fault: call {call} hung {self._hang_s:g} s")
+            if kind == "exit" and self._own_process:
                 os._exit(EXIT_CODE)
             if kind in ("raise", "exit"):
                 raise EngineCrashed(f"injected fault: {kind} on call {call}")
         return due
-
-
-def _kinds(faults: Iterable[FaultInjection]) -> list[str]:
-    return [fault.kind for fault in faults]
 
 
 GROUP = "ecorl.engines"
@@ -261,8 +241,7 @@ def make_engine(
     engine = _load(spec)
     if not spec.faults:
         return engine
-    scope = FaultScope(own_process=own_process)
-    return FaultyEngine(engine, spec.faults, first_call=calls_done, scope=scope)
+    return FaultyEngine(engine, spec.faults, first_call=calls_done, own_process=own_process)
 
 
 def plugin_names() -> list[str]:

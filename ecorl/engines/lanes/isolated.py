@@ -14,7 +14,6 @@ import pickle
 import socket
 import sys
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,8 +21,16 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from ecorl.child_process import start_module, wait_or_kill
-from ecorl.engines.lanes.messages import EngineSpec, Fault, Ready, StartEngine, error_of
-from ecorl.engines.lanes.threaded import EngineEnd, JobQueue, LaneJob, Result, fail, failed_future
+from ecorl.engines.lanes.messages import EngineSpec, Fault, StartEngine, error_of
+from ecorl.engines.lanes.threaded import (
+    EngineEnd,
+    EngineFacts,
+    JobQueue,
+    LaneJob,
+    Result,
+    fail,
+    failed_future,
+)
 from ecorl.engines.protocol import (
     LogprobResult,
     Refresh,
@@ -32,7 +39,7 @@ from ecorl.engines.protocol import (
     ScoreResult,
 )
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
-from ecorl.records import FaultKind, ModelShape, Stage
+from ecorl.records import FaultKind
 
 _LINK_ERRORS = (EOFError, OSError, pickle.UnpicklingError)
 """Errors of a connection whose other end dies, between two messages or within one."""
@@ -65,7 +72,7 @@ class EngineProcess:
         """Process id."""
         return self._popen.pid
 
-    def start(self, spec: EngineSpec, calls_done: int, start_s: float) -> Ready:
+    def start(self, spec: EngineSpec, calls_done: int, start_s: float) -> EngineFacts:
         """Send the spec and wait until the engine is loaded.
 
         Args:
@@ -90,7 +97,7 @@ class EngineProcess:
             raise EngineCrashed(f"the engine process {self.fate()} while starting") from error
         if isinstance(reply, Fault):
             raise error_of(reply)
-        if not isinstance(reply, Ready):
+        if not isinstance(reply, EngineFacts):
             raise EngineCrashed(f"the engine process answered {type(reply).__name__}, not Ready")
         return reply
 
@@ -167,7 +174,7 @@ class HostLimits:
     close_s: float = 2.0
 
 
-class IsolatedEngine:
+class IsolatedEngine(EngineFacts):
     """Runs any engine in a separate process, behind an asynchronous interface.
 
     It is an `InferenceEngine` too, with blocking `score` and `logprobs`. The constructor returns
@@ -181,15 +188,6 @@ class IsolatedEngine:
         UserError: as raised in the process, e.g. `CheckpointError` or `MissingToolError`.
         EngineError: when the process ended or was not ready in time.
     """
-
-    name: str
-    device: str
-    stage: Stage
-    model: ModelShape
-    row_invariant: bool
-    card_bytes: int | None
-    host: str | None
-    card_banks: Mapping[str, int] | None
 
     def __init__(self, spec: EngineSpec, limits: HostLimits | None = None) -> None:
         self.stage = spec.stage
@@ -372,11 +370,8 @@ class IsolatedEngine:
                 self._process = None
             process.stop(self._limits.close_s if self._state is _Life.CLOSED else 0.0)
 
-    def _adopt(self, ready: Ready) -> None:
-        self.name, self.device = ready.name, ready.device
-        self.model, self.row_invariant = ready.model, ready.row_invariant
-        self.card_bytes, self.host = ready.card_bytes, ready.host
-        self.card_banks = ready.card_banks
+    def _adopt(self, ready: EngineFacts) -> None:
+        self.take_over(ready)
         with self._changed:
             if self._state is _Life.STARTING:
                 self._enter(_Life.READY)

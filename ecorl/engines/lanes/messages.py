@@ -2,7 +2,7 @@
 
 parent                 engine process
 StartEngine      ->
-                 <-    Ready | Fault
+                 <-    EngineFacts | Fault
 ScoreBatch       ->
                  <-    ScoreResult | LogprobResult | Fault
 Refresh          ->
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ecorl import errors
 from ecorl.config import FaultInjection
 from ecorl.engines.fpga.card.backend import is_emulated
-from ecorl.records import FaultKind, ModelShape, Stage
+from ecorl.records import FaultKind, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +65,6 @@ class StartEngine:
     spec: EngineSpec
     calls_done: int
     import_path: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The engine is loaded; its attributes as in `ecorl.engines.protocol.InferenceEngine`.
-
-    Attributes:
-        card_bytes: bytes that its model occupies in the card's memory, or None.
-        host: what runs its kernels, or None.
-        card_banks: bytes of its weights by memory bank, or None.
-    """
-
-    name: str
-    device: str
-    stage: Stage
-    model: ModelShape
-    row_invariant: bool
-    card_bytes: int | None = None
-    host: str | None = None
-    card_banks: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,27 +96,44 @@ class AsyncEngine(Protocol):
         ...
 
 
-def card_bytes_of(engine: InferenceEngine) -> int | None:
-    """Bytes that an engine's model occupies in a card's memory, or None where it does not say.
+@dataclass(eq=False)
+class EngineFacts:
+    """What an engine tells of itself, as in `InferenceEngine`, and what it may tell beyond that.
 
-    The attribute ``card_bytes`` is not part of the protocol, so that engines of other packages work
-    without it.
+    Attributes:
+        card_bytes: bytes that its model occupies in the card's memory, or None. This and what
+            follows are no part of the protocol: engines of other packages work without them.
+        host: what runs its kernels, or None.
+        card_banks: bytes of its weights by memory bank, or None.
     """
-    n_bytes = getattr(engine, "card_bytes", None)
-    return n_bytes if isinstance(n_bytes, int) else None
 
+    name: str
+    device: str
+    stage: Stage
+    model: ModelShape
+    row_invariant: bool
+    card_bytes: int | None
+    host: str | None
+    card_banks: Mapping[str, int] | None
 
-def host_of(engine: InferenceEngine) -> str | None:
-    """What runs an engine's kernels, or None where it does not say."""
-    host = getattr(engine, "host", None)
-    return host if isinstance(host, str) else None
+    @classmethod
+    def of(cls, engine: InferenceEngine) -> EngineFacts:
+        """Ask an engine."""
+        n_bytes, host = getattr(engine, "card_bytes", None), getattr(engine, "host", None)
+        return EngineFacts(
+            engine.name,
+            engine.device,
+            engine.stage,
+            engine.model,
+            engine.row_invariant,
+            n_bytes if isinstance(n_bytes, int) else None,
+            host if isinstance(host, str) else None,
+            getattr(engine, "card_banks", None),
+        )
 
-
-def told_of(
-    engine: InferenceEngine,
-) -> tuple[int | None, str | None, Mapping[str, int] | None]:
-    """``card_bytes``, ``host`` and ``card_banks`` of an engine; None where it has none."""
-    return card_bytes_of(engine), host_of(engine), getattr(engine, "card_banks", None)
+    def take_over(self, told: EngineFacts) -> None:
+        """Tell the same as another one."""
+        vars(self).update(vars(told))
 
 
 def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
@@ -231,7 +248,7 @@ def failed_future(error: EngineError) -> Future[Result]:
     return job.future
 
 
-class ThreadedEngine:
+class ThreadedEngine(EngineFacts):
     """Runs an engine on one worker thread of this process.
 
     A thread cannot be killed: after `cancel_and_restart` the engine is unavailable until the
@@ -242,12 +259,7 @@ class ThreadedEngine:
     """
 
     def __init__(self, inner: InferenceEngine) -> None:
-        self.name = inner.name
-        self.device = inner.device
-        self.stage = inner.stage
-        self.model = inner.model
-        self.row_invariant = inner.row_invariant
-        self.card_bytes, self.host, self.card_banks = told_of(inner)
+        self.take_over(EngineFacts.of(inner))
         self._inner = inner
         self._jobs = JobQueue()
         self._wake = threading.Semaphore(0)

@@ -22,8 +22,8 @@ from filelock import FileLock, Timeout
 
 from ecorl.child_process import SIMULATOR, name_process
 from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import EngineSpec, Fault, Ready, fault_of
-from ecorl.engines.lanes.threaded import Result, answer, told_of
+from ecorl.engines.lanes.messages import EngineSpec, Fault, fault_of
+from ecorl.engines.lanes.threaded import EngineFacts, Result, answer
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
 from ecorl.errors import CheckpointError
@@ -179,7 +179,7 @@ class WorkerAnswer:
         life: of the worker that answers.
     """
 
-    outcome: Result | Ready | Fault
+    outcome: Result | EngineFacts | Fault
     span_s: tuple[float, float]
     life: WorkerLife
 
@@ -241,12 +241,7 @@ class AcceleratorWorker:
             calls_done: calls made to earlier processes of this engine.
         """
 
-        def load() -> Ready:
-            engine = self._with(manifest, calls_done)
-            facts = (engine.name, engine.device, engine.stage, engine.model, engine.row_invariant)
-            return Ready(*facts, *told_of(engine))
-
-        return self._timed(load)
+        return self._timed(lambda: EngineFacts.of(self._with(manifest, calls_done)))
 
     def answer(
         self, batch: ScoreBatch, manifest: CheckpointManifest, calls_done: int
@@ -279,12 +274,12 @@ class AcceleratorWorker:
 
         return self._timed(refresh)
 
-    def _timed(self, call: Callable[[], Result | Ready]) -> WorkerAnswer:
+    def _timed(self, call: Callable[[], Result | EngineFacts]) -> WorkerAnswer:
         """Make a call to the engine; the answer, with its begin and end."""
         if self._spec.simulates_card:
             name_process(SIMULATOR)  # Ray gives the process the name of each call
         begin_s = time.monotonic()
-        outcome: Result | Ready | Fault | None = None
+        outcome: Result | EngineFacts | Fault | None = None
         with EngineBoundary() as boundary:
             outcome = call()
         if boundary.error is not None or outcome is None:
