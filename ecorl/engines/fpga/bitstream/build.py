@@ -10,7 +10,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -399,10 +399,9 @@ def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
     if request.target is not BitstreamTarget.HW:
         return _Reports(synthesis or None, None, None)
     timing, sites = _newest(request.folder, _TIMING), _newest(request.folder, _UTILISATION)
-    summary = None if timing is None else _read(job, partial(read_timing, timing))
-    use = None if sites is None else _read(job, partial(read_utilisation, sites))
-    used = None if use is None else {k: v for k, v in asdict(use).items() if v is not None}
-    return _Reports(synthesis or None, None if summary is None else summary.is_met, used or None)
+    is_met = None if timing is None else _read(job, partial(read_timing, timing))
+    used = None if sites is None else _read(job, partial(read_utilisation, sites))
+    return _Reports(synthesis or None, is_met, used or None)
 
 
 def _read(job: _Job, reader: Callable[[], T]) -> T | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -139,75 +139,33 @@ def _manifest(path: Path, data: Any) -> Manifest:
         raise BitstreamError(f"{path} is no manifest: no JSON object")
     if data.get("format") != FORMAT:
         raise BitstreamError(f"{path}: format = {data.get('format')!r}: allowed is {FORMAT}")
-    wanted = {f.name for f in fields(Manifest)} | {"format"}
-    if set(data) != wanted:
-        odd = sorted(wanted ^ set(data))
+    if set(data) != {"format", *_FIELDS}:
+        odd = sorted({"format", *_FIELDS} ^ set(data))
         raise BitstreamError(f"{path} is no manifest: {odd[0]} is missing or not known")
-    read = _Fields(path, data)
-    return Manifest(
-        file=read.text("file"),
-        target=_target(path, data["target"]),
-        platform=read.text("platform"),
-        part=read.text("part"),
-        tool=read.text("tool"),
-        kernels_digest=read.text("kernels_digest"),
-        limits=_limits(path, data["limits"]),
-        sha256=read.text("sha256"),
-        target_clock_mhz=read.clock("target_clock_mhz"),
-        clock_mhz=None if data["clock_mhz"] is None else read.clock("clock_mhz"),
-        timing_met=None if data["timing_met"] is None else read.truth("timing_met"),
-        utilisation=read.tables("utilisation"),
-        synthesis=read.lists("synthesis"),
-        built=read.truth("built"),
-        provenance=_provenance(path, data["provenance"]),
-    )
+    values = {name: data[name] for name in _FIELDS}
+    for name, value in values.items():
+        is_allowed, allowed = _FIELDS[name]
+        if not (is_allowed(value) or (value is None and name in _NULLABLE)):
+            raise BitstreamError(f"{path}: {name} = {value!r}: allowed is {allowed}")
+    values["target"] = BitstreamTarget(values["target"])
+    values["limits"] = ShapeLimits(**values["limits"])
+    for name in ("target_clock_mhz", "clock_mhz"):
+        values[name] = None if values[name] is None else float(values[name])
+    if values["synthesis"] is not None:
+        values["synthesis"] = {kernel: tuple(row) for kernel, row in values["synthesis"].items()}
+    return Manifest(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """The fields of a manifest file; each method reads one and raises when it has another type."""
+def _is_number(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
-    path: Path
-    data: Mapping[str, Any]
 
-    def wrong(self, name: str, allowed: str) -> BitstreamError:
-        return BitstreamError(f"{self.path}: {name} = {self.data[name]!r}: allowed is {allowed}")
-
-    def text(self, name: str) -> str:
-        value = self.data[name]
-        if not isinstance(value, str) or not value:
-            raise self.wrong(name, "a text")
-        return value
-
-    def truth(self, name: str) -> bool:
-        value = self.data[name]
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false")
-        return value
-
-    def clock(self, name: str) -> float:
-        value = self.data[name]
-        if not _is_number(value) or not 1 <= value <= _MOST_MHZ:
-            raise self.wrong(name, f"a number from 1 to {_MOST_MHZ:,}, in MHz")
-        return float(value)
-
-    def tables(self, name: str) -> dict[str, dict[str, float | None]] | None:
-        value = self.data[name]
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not all(_is_use(row) for row in value.values()):
-            raise self.wrong(name, "null, or used, available and percent by kind, none below 0")
-        return value
-
-    def lists(self, name: str) -> dict[str, tuple[str, ...]] | None:
-        value = self.data[name]
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not all(
-            isinstance(row, list) and all(isinstance(v, str) for v in row) for row in value.values()
-        ):
-            raise self.wrong(name, "null, or lists of texts by kernel")
-        return {kernel: tuple(row) for kernel, row in value.items()}
+def _is_limits(value: object) -> bool:
+    if not isinstance(value, dict) or set(value) != set(_LIMITS):
+        return False
+    return all(type(limit) is int and limit > 0 for limit in value.values())
 
 
 def _is_use(row: object) -> bool:
@@ -219,34 +177,48 @@ def _is_use(row: object) -> bool:
     )
 
 
-def _is_number(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_texts(row: object) -> bool:
+    return isinstance(row, list) and all(isinstance(text, str) for text in row)
 
 
-def _target(path: Path, value: object) -> BitstreamTarget:
-    if not isinstance(value, str) or value not in set(BitstreamTarget):
-        raise BitstreamError(
-            f"{path}: target = {value!r}: allowed is one of {', '.join(BitstreamTarget)}"
-        )
-    return BitstreamTarget(str(value))
+def _each(is_allowed: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether a value is a table whose values are allowed."""
+    return lambda value: isinstance(value, dict) and all(map(is_allowed, value.values()))
 
 
-def _provenance(path: Path, value: object) -> str | None:
-    if value is not None and value not in (EMULATED, SYNTHESISED):
-        allowed = f"{EMULATED}, {SYNTHESISED} or null"
-        raise BitstreamError(f"{path}: provenance = {value!r}: allowed is {allowed}")
-    return value
+_LIMITS = sorted(f.name for f in fields(ShapeLimits))
+_TEXT = (lambda value: isinstance(value, str) and value != "", "a text")
+_TRUTH = (lambda value: isinstance(value, bool), "true or false")
+_CLOCK = (
+    lambda value: _is_number(value) and 1 <= value <= _MOST_MHZ,
+    f"a number from 1 to {_MOST_MHZ:,}, in MHz",
+)
+_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "file": _TEXT,
+    "target": (
+        lambda value: isinstance(value, str) and value in set(BitstreamTarget),
+        f"one of {', '.join(BitstreamTarget)}",
+    ),
+    "platform": _TEXT,
+    "part": _TEXT,
+    "tool": _TEXT,
+    "kernels_digest": _TEXT,
+    "limits": (_is_limits, f"whole numbers above 0 for {', '.join(_LIMITS)}"),
+    "sha256": _TEXT,
+    "target_clock_mhz": _CLOCK,
+    "clock_mhz": _CLOCK,
+    "timing_met": _TRUTH,
+    "utilisation": (
+        _each(_is_use),
+        "null, or used, available and percent by kind, none below 0",
+    ),
+    "synthesis": (_each(_is_texts), "null, or lists of texts by kernel"),
+    "built": _TRUTH,
+    "provenance": (
+        lambda value: value in (EMULATED, SYNTHESISED),
+        f"{EMULATED}, {SYNTHESISED} or null",
+    ),
+}
+"""Of each field of a manifest: whether a value is allowed, and what is, in words."""
 
-
-def _limits(path: Path, value: object) -> ShapeLimits:
-    names = {f.name for f in fields(ShapeLimits)}
-    if (
-        not isinstance(value, dict)
-        or set(value) != names
-        or not all(type(v) is int and v > 0 for v in value.values())
-    ):
-        allowed = f"whole numbers above 0 for {', '.join(sorted(names))}"
-        raise BitstreamError(f"{path}: limits = {value!r}: allowed is {allowed}")
-    return ShapeLimits(**value)
+_NULLABLE = ("clock_mhz", "timing_met", "utilisation", "synthesis", "provenance")
