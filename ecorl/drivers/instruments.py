@@ -26,38 +26,27 @@ from ecorl.errors import (
     NotSupported,
 )
 
+# UNINITIALIZED, INVALID_ARGUMENT, ALREADY_INITIALIZED, NOT_FOUND, INSUFFICIENT_SIZE,
+# INSUFFICIENT_POWER, IRQ_ISSUE, CORRUPTED_INFOROM, OPERATING_SYSTEM, LIB_RM_VERSION_MISMATCH,
+# IN_USE, MEMORY, NO_DATA, INSUFFICIENT_RESOURCES, ARGUMENT_VERSION_MISMATCH, NOT_READY,
+# INVALID_STATE, UNKNOWN
+_OF_NO_KIND = (1, 2, 5, 6, 7, 8, 11, 14, 17, 18, 19, 20, 21, 23, 25, 27, 29, 999)
+
 ERROR_CLASSES: Mapping[int, type[DriverError]] = {
-    1: DriverError,  # UNINITIALIZED
-    2: DriverError,  # INVALID_ARGUMENT
+    **dict.fromkeys(_OF_NO_KIND, DriverError),
     3: NotSupported,  # NOT_SUPPORTED
     4: NoPermission,  # NO_PERMISSION
-    5: DriverError,  # ALREADY_INITIALIZED
-    6: DriverError,  # NOT_FOUND
-    7: DriverError,  # INSUFFICIENT_SIZE
-    8: DriverError,  # INSUFFICIENT_POWER
     9: DriverNotLoaded,  # DRIVER_NOT_LOADED
     10: DriverTimeout,  # TIMEOUT
-    11: DriverError,  # IRQ_ISSUE
     12: LibraryNotFound,  # LIBRARY_NOT_FOUND
     13: FunctionNotFound,  # FUNCTION_NOT_FOUND
-    14: DriverError,  # CORRUPTED_INFOROM
     15: DeviceLost,  # GPU_IS_LOST
     16: DeviceLost,  # RESET_REQUIRED: nothing can be read before a reset
-    17: DriverError,  # OPERATING_SYSTEM
-    18: DriverError,  # LIB_RM_VERSION_MISMATCH
-    19: DriverError,  # IN_USE
-    20: DriverError,  # MEMORY
-    21: DriverError,  # NO_DATA
     22: NotSupported,  # VGPU_ECC_NOT_SUPPORTED
-    23: DriverError,  # INSUFFICIENT_RESOURCES
     24: NotSupported,  # FREQ_NOT_SUPPORTED
-    25: DriverError,  # ARGUMENT_VERSION_MISMATCH
     26: NotSupported,  # DEPRECATED
-    27: DriverError,  # NOT_READY
     28: DeviceLost,  # GPU_NOT_FOUND
-    29: DriverError,  # INVALID_STATE
     30: NotSupported,  # RESET_TYPE_NOT_SUPPORTED
-    999: DriverError,  # UNKNOWN
 }
 """Every NVML return code and the class it becomes; a code not listed is a plain `DriverError`."""
 
@@ -149,7 +138,6 @@ class PowerLimits:
     """Power limits of a board in W, each None where the device does not tell."""
 
     enforced_w: float | None
-    requested_w: float | None
     min_w: float | None
     max_w: float | None
 
@@ -160,14 +148,12 @@ class BoardState:
 
     Attributes:
         sm_clock_hz: clock of the processors, Hz.
-        memory_clock_hz: clock of the memory, Hz.
         temperature_c: of the GPU, degrees Celsius.
         clock_event_reasons: bits of why the clock is not higher, as NVML numbers them: 0x1 idle,
             0x4 power cap, 0x8 and 0x40 hardware slowdown, 0x20 temperature.
     """
 
     sm_clock_hz: float | None
-    memory_clock_hz: float | None
     temperature_c: float | None
     clock_event_reasons: int | None
 

@@ -45,7 +45,7 @@ at 1 kW)."""
 
 _VALUE_NOT_AVAILABLE = 0xFFFFFFFF
 
-_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR = 1, 2, 0
+_SM_CLOCK, _GPU_SENSOR = 1, 0
 """NVML's numbers of clock domains and of the temperature sensor."""
 
 
@@ -244,26 +244,23 @@ class NvmlDriver:
         return [(int(one.pid), one.usedGpuMemory) for one in found]
 
     def power_limits(self, device: NvmlDevice) -> PowerLimits:
-        """Enforced, requested and allowed power limits, W; read only."""
+        """Enforced and allowed power limits, W; read only."""
         low, high = self._limit("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)
         (enforced,) = self._limit("nvmlDeviceGetEnforcedPowerLimit", device, 1)
-        (requested,) = self._limit("nvmlDeviceGetPowerManagementLimit", device, 1)
-        return PowerLimits(enforced, requested, low, high)
+        return PowerLimits(enforced, low, high)
 
     def board_state(self, device: NvmlDevice) -> BoardState:
         """Clocks, temperature, and what holds the clock down; read only."""
-        sm_mhz, memory_mhz, temperature_c, reasons = (
+        sm_mhz, temperature_c, reasons = (
             self._told(call, device, *which)
             for call, *which in (
                 ("nvmlDeviceGetClockInfo", _SM_CLOCK),
-                ("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
                 ("nvmlDeviceGetTemperature", _GPU_SENSOR),
                 ("nvmlDeviceGetCurrentClocksThrottleReasons",),
             )
         )
         return BoardState(
             sm_clock_hz=None if sm_mhz is None else hertz_from_megahertz(sm_mhz),
-            memory_clock_hz=None if memory_mhz is None else hertz_from_megahertz(memory_mhz),
             temperature_c=temperature_c,
             clock_event_reasons=None if reasons is None else int(reasons),
         )

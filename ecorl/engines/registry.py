@@ -23,7 +23,7 @@ from ecorl import config as cfg
 from ecorl.config import FaultInjection
 from ecorl.devices import load_profile
 from ecorl.engines.fpga.card.backend import KernelBackend
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.isolated import IsolatedEngine
 from ecorl.engines.lanes.messages import EngineSpec
 from ecorl.engines.lanes.threaded import AsyncEngine, EngineFacts, ThreadedEngine, answer
 from ecorl.engines.protocol import (
@@ -137,7 +137,6 @@ def build_engine(
     checkpoint: Path,
     stage: Stage,
     device: str,
-    limits: HostLimits | None = None,
     *,
     dtype: str = "float32",
 ) -> AsyncEngine:
@@ -149,7 +148,6 @@ def build_engine(
         stage: the stage that the engine serves.
         device: profile of the accelerator, by name or path. Where it is a card's, the torch engine
             rehearses it on the host and is booked as that.
-        limits: time limits and restarts of the engine's process.
         dtype: dtype of the torch engine, ``float32``, ``bfloat16``, ``float16`` or ``auto`` (as
             the checkpoint says); that of the trainer's model gives the trainer's bits. Other
             engines ignore it.
@@ -165,7 +163,7 @@ def build_engine(
     """
     spec = engine_spec(config, checkpoint, stage, device, dtype=dtype)
     if config.offload.isolated:
-        return IsolatedEngine(spec, limits)
+        return IsolatedEngine(spec)
     for index, fault in enumerate(config.faults):
         if fault.kind == "exit":
             raise ConfigError(

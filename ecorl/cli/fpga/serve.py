@@ -247,8 +247,8 @@ def _loaded(
         ConfigError: for numbers of cards where the model runs without XRT.
     """
     from ecorl.devices import load_profile
-    from ecorl.engines.fpga.csim.decoder import MAX_ROW
     from ecorl.engines.fpga.engine import FpgaEngine
+    from ecorl.engines.fpga.int8_decoder import MAX_ROW
     from ecorl.engines.models.decoder_config import read_config
     from ecorl.engines.models.doubled_begin import begin_of
     from ecorl.engines.models.text_tokenizer import TextTokenizer

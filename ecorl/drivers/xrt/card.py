@@ -115,9 +115,20 @@ def card_name(module: ModuleType, index: int) -> str:
     """
     with translated(f"device({index})"):
         device = module.device(index)
+    return told_of(module, device, "name")
+
+
+def told_of(module: Any, device: Any, key: str) -> str:
+    """What a device tells of itself; empty where it does not.
+
+    Args:
+        module: ``pyxrt``, or a stand-in.
+        device: of that module.
+        key: a member of ``xrt_info_device``, such as ``bdf``.
+    """
     try:
-        with translated("get_info(name)"):
-            return str(device.get_info(module.xrt_info_device.name))
+        with translated(f"get_info({key})"):
+            return str(device.get_info(getattr(module.xrt_info_device, key)))
     except DriverError:
         return ""
 
@@ -297,7 +308,8 @@ class OpenCard:
         with translated(f"device({index})"):
             self._device = self._module.device(index)
         if check is not None:
-            check(self._told("name") or "one that does not tell its name")
+            name = told_of(module, self._device, "name")
+            check(name or "one that does not tell its name")
         with translated(f"{bitstream.name} on card {index}"):
             open_kernel = self._load(bitstream)
         self._kernels: dict[str, Any] = {}
@@ -348,19 +360,12 @@ class OpenCard:
 
     def address(self) -> str:
         """PCIe address, empty when the card does not tell."""
-        return self._told("bdf")
+        return told_of(self._module, self._device, "bdf")
 
     def close(self) -> None:
         """Let go of the kernels and the device; buffers and runs must have gone before."""
         self._kernels.clear()
         self._context = self._device = None
-
-    def _told(self, key: str) -> str:
-        try:
-            with translated(f"get_info({key})"):
-                return str(self._device.get_info(getattr(self._module.xrt_info_device, key)))
-        except DriverError:
-            return ""
 
     def _load(self, bitstream: Path) -> Callable[[str], Any]:
         if self.has_contexts:

@@ -29,12 +29,8 @@ from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder
 from ecorl.engines.fpga.kernels.limits import check_widths
 from ecorl.engines.fpga.prefix_sharing import Segments, segments_of
 from ecorl.engines.fpga.verdict import obey
-from ecorl.engines.models.checkpoint import (
-    DecoderConfig,
-    expected_tensors,
-    load_decoder,
-    read_config,
-)
+from ecorl.engines.models.checkpoint import expected_tensors, load_decoder
+from ecorl.engines.models.decoder_config import DecoderConfig, read_config
 from ecorl.engines.models.equalise import equalised
 from ecorl.engines.models.gating import FOLDED
 from ecorl.engines.protocol import (

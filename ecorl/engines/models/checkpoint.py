@@ -21,11 +21,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ecorl.engines.models.decoder_config import (
-    ARCHITECTURES,
     DecoderConfig,
-    Rope,
     read_config,
-    read_shape,
 )
 from ecorl.engines.models.gating import REGRESSION, Gating, layer_name
 from ecorl.engines.protocol import Float32
@@ -107,17 +104,6 @@ def _unreadable(path: Path, error: SafetensorError) -> CheckpointError:
     why = " ".join(str(error).split())
     return CheckpointError(f"{path}: not a safetensors file, damaged or truncated ({why})")
 
-
-__all__ = [
-    "ARCHITECTURES",
-    "DecoderCheckpoint",
-    "DecoderConfig",
-    "Rope",
-    "expected_tensors",
-    "load_decoder",
-    "read_config",
-    "read_shape",
-]
 
 logger = logging.getLogger(__name__)
 

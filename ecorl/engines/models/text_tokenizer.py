@@ -11,8 +11,9 @@ come out: `survives_text` checks it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,16 @@ class TextTokenizer:
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text: special tokens are those that stand in it, and none is added."""
-        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
-        return ids
+        return list(self._inner.encode(text, add_special_tokens=False).ids)
 
     def to_json(self) -> str:
         """The content of a tokenizer.json for it."""
-        text: str = self._inner.to_str()
-        return text
+        return str(self._inner.to_str())
 
     @cached_property
     def vocab(self) -> dict[str, int]:
         """Id of each token, the added ones too."""
-        vocab: dict[str, int] = self._inner.get_vocab(with_added_tokens=True)
-        return vocab
+        return dict(self._inner.get_vocab(with_added_tokens=True))
 
     @cached_property
     def longest(self) -> int:
@@ -106,8 +104,8 @@ def survives_text(
     own = _Policy(policy)
     reasons = _of_special_tokens(own, other)
     if not _are_equal(policy, reward):
-        reasons = _chained(reasons, _of_vocabulary(own, other), _of_tokens(own, other))
-    return next(_chained(reasons, _of_samples(own, other, samples)), None)
+        reasons = chain(reasons, _of_vocabulary(own, other), _of_tokens(own, other))
+    return next(chain(reasons, _of_samples(own, other, samples)), None)
 
 
 class _Policy:
@@ -126,16 +124,13 @@ class _Policy:
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode ids as OpenRLHF does before it asks for a reward."""
-        text: str = self._inner.decode(list(ids), skip_special_tokens=False)
-        return text
+        return str(self._inner.decode(list(ids), skip_special_tokens=False))
 
     def ids(self, text: str) -> list[int]:
-        ids: list[int] = self._inner(text=text, add_special_tokens=False)["input_ids"]
-        return ids
+        return list(self._inner(text=text, add_special_tokens=False)["input_ids"])
 
     def vocab(self) -> dict[str, int]:
-        vocab: dict[str, int] = self._inner.get_vocab()
-        return vocab
+        return dict(self._inner.get_vocab())
 
     def special_ids(self) -> list[int]:
         ids = {*self._inner.added_tokens_decoder, *self._inner.all_special_ids}
@@ -152,11 +147,6 @@ def _are_equal(policy: Path, reward: Path) -> bool:
             return False
         read.append({k: v for k, v in content.items() if k not in _WITHOUT_EFFECT})
     return bool(read[0] == read[1])
-
-
-def _chained(*parts: Iterable[str]) -> Iterator[str]:
-    for part in parts:
-        yield from part
 
 
 def _of_special_tokens(own: _Policy, other: TextTokenizer) -> Iterator[str]:

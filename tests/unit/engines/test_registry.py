@@ -9,7 +9,7 @@ import pytest
 
 from ecorl.config import EngineConfig
 from ecorl.engines.fpga.card.backend import KernelBackend
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.isolated import IsolatedEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.registry import (
     FaultyEngine,
@@ -38,7 +38,7 @@ def test_unknown_plugin_names_those_that_are_there(toy_path):
 def test_plugins_run_on_a_thread_or_in_a_process(toy_path, make_rows):
     for isolated, kind in ((False, ThreadedEngine), (True, IsolatedEngine)):
         table = {"type": "plugin", "name": "toy", "isolated": isolated}
-        engine = build_engine(config(table), NOWHERE, Stage.REWARD, "u55c", HostLimits(start_s=30))
+        engine = build_engine(config(table), NOWHERE, Stage.REWARD, "u55c")
         try:
             assert isinstance(engine, kind)
             assert engine.device == "u55c"
@@ -153,7 +153,6 @@ def test_bytes_on_the_card_are_known_to_the_dispatcher(toy_path, isolated):
     for options, expected in (({}, None), ({"card_bytes": 12345}, 12345)):
         table = {"type": "plugin", "name": "toy", "isolated": isolated, "options": options}
         faults = [{"kind": "raise", "calls": [0]}]
-        limits = HostLimits(start_s=30)
-        engine = build_engine(config(table, faults), NOWHERE, Stage.REWARD, "u55c", limits)
+        engine = build_engine(config(table, faults), NOWHERE, Stage.REWARD, "u55c")
         assert engine.card_bytes == expected
         engine.close()

@@ -194,7 +194,7 @@ def use_engines(monkeypatch):
     """Let the runtime load engines of this process: `use_engines({stage: engine or faults})`."""
 
     def use(make):
-        def build_engine(config, checkpoint, stage, device, limits=None, dtype="float32"):
+        def build_engine(config, checkpoint, stage, device, dtype="float32"):
             return make(stage, device)
 
         monkeypatch.setattr("ecorl.runtime.local.build_engine", build_engine)

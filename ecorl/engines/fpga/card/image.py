@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.fpga.csim.library import CsimLibrary
-from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
-from ecorl.engines.fpga.kernels.sequence import input_slices
+from ecorl.engines.fpga.kernels.sequence import HEAD_BLOCK, LAYER_LINEARS, input_slices
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
     IntegerLinear,
@@ -35,6 +34,8 @@ PANEL_HEADS = 64
 ROPE_WORDS = 4
 EXACT_BITS = 32
 """Values have the exponent of their codes, plus this, less the shift of their sums."""
+
+LAYER_NORMS = ("attention_norm", "mlp_norm")
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int32]
@@ -86,29 +87,10 @@ class PlacedNorm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """One decoder block on the card."""
+    """One decoder block on the card: its norms and its linear maps, by name."""
 
-    attention_norm: PlacedNorm
-    mlp_norm: PlacedNorm
-    qkv: PlacedLinear
-    output: PlacedLinear
-    gate_up: PlacedLinear
-    down: PlacedLinear
-
-    @property
-    def norms(self) -> Mapping[str, PlacedNorm]:
-        """Its norms by name."""
-        return {"attention_norm": self.attention_norm, "mlp_norm": self.mlp_norm}
-
-    @property
-    def linears(self) -> Mapping[str, PlacedLinear]:
-        """Its linear maps by name."""
-        return {
-            "qkv": self.qkv,
-            "output": self.output,
-            "gate_up": self.gate_up,
-            "down": self.down,
-        }
+    norms: Mapping[str, PlacedNorm]
+    linears: Mapping[str, PlacedLinear]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +188,8 @@ class _Placer:
         rope = len(decoder.embedding) * token_words(shape.hidden_size) * WORD
         layers = tuple(
             PlacedLayer(
-                self._norm(layer.attention_norm),
-                self._norm(layer.mlp_norm),
-                self._linear(layer.qkv, panels=True),
-                self._linear(layer.output),
-                self._linear(layer.gate_up),
-                self._linear(layer.down),
+                {name: self._norm(getattr(layer, name)) for name in LAYER_NORMS},
+                {name: self._linear(getattr(layer, name), name) for name in LAYER_LINEARS},
             )
             for layer in decoder.layers
         )
@@ -233,14 +211,14 @@ class _Placer:
     def _norm(self, norm: IntegerNorm) -> PlacedNorm:
         return PlacedNorm(self._side(words(len(norm.weight))), norm.exponent)
 
-    def _linear(self, linear: IntegerLinear, *, panels: bool = False) -> PlacedLinear:
+    def _linear(self, linear: IntegerLinear, name: str = "head") -> PlacedLinear:
         n, k = linear.codes.shape
         slices = []
         for first, last in input_slices(k):
             n_bytes = code_words(n, last - first) * WORD // 2
             slices.append(Slice(self._half_bytes, n_bytes, last - first))
             self._half_bytes += n_bytes
-        n_side = len(head_side(linear)) if panels else 3 * words(n)
+        n_side = len(head_side(linear)) if name == "qkv" else 3 * words(n)
         exponents = linear.exponents.astype(np.int64) + EXACT_BITS - linear.input_shift
         return PlacedLinear(
             tuple(slices),
@@ -261,22 +239,17 @@ class _Writer:
         self._put("tables", 0, token_table(decoder))
         self._put("tables", placed.rope, position_table(decoder, placed.n_positions))
         for at, layer in zip(placed.layers, decoder.layers, strict=True):
-            self._put("sides", at.attention_norm.side, layer.attention_norm.weight)
-            self._put("sides", at.mlp_norm.side, layer.mlp_norm.weight)
-            self._put("sides", at.qkv.side, head_side(layer.qkv))
-            self._weights(at.qkv, layer.qkv)
-            self._linear(at.output, layer.output)
-            self._linear(at.gate_up, layer.gate_up)
-            self._linear(at.down, layer.down)
+            for name, norm in at.norms.items():
+                self._put("sides", norm.side, getattr(layer, name).weight)
+            for name, linear in at.linears.items():
+                self._linear(linear, getattr(layer, name), name)
         self._put("sides", placed.final_norm.side, decoder.final_norm.weight)
         for linear, block in zip(placed.head, head_blocks(decoder.head), strict=True):
             self._linear(linear, block)
 
-    def _linear(self, at: PlacedLinear, linear: IntegerLinear) -> None:
-        self._put("sides", at.side, channel_words(linear, slice(None)))
-        self._weights(at, linear)
-
-    def _weights(self, at: PlacedLinear, linear: IntegerLinear) -> None:
+    def _linear(self, at: PlacedLinear, linear: IntegerLinear, name: str = "head") -> None:
+        side = head_side(linear) if name == "qkv" else channel_words(linear, slice(None))
+        self._put("sides", at.side, side)
         first = 0
         for part in at.slices:
             codes = np.ascontiguousarray(linear.codes[:, first : first + part.k])

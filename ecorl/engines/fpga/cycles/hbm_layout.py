@@ -15,11 +15,11 @@ from itertools import pairwise
 
 from ecorl.devices import DeviceProfile
 from ecorl.engines.fpga.csim.library import TILE_K, TILE_N
-from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
 from ecorl.engines.fpga.cycles.attention import PAGE, page_beats
 from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS, WORD_BYTES
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
 from ecorl.engines.fpga.kernels.sequence import (
+    HEAD_BLOCK,
     LAYER_LINEARS,
     card_head,
     input_slices,

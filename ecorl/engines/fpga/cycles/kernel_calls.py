@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeAlias
 
-from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
 from ecorl.engines.fpga.cycles.attention import PAGE, MhaCall, page_beats
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
 from ecorl.engines.fpga.cycles.kernels import CallTotals, GemmCall, depth
@@ -32,6 +31,7 @@ from ecorl.engines.fpga.kernels.sequence import (
     EMBEDDING,
     FINAL_NORM,
     FINISH,
+    HEAD_BLOCK,
     HEAD_PRODUCT,
     LOGITS,
     REWARDS,
@@ -362,7 +362,6 @@ def _step_calls(
             m,
             step.columns(model, n),
             head=step.head(model),
-            rotated=step.n_rotated_heads(model),
             parts=len(slices) or 1,
         )
     ]

@@ -125,8 +125,6 @@ class VectorCall:
         m: rows.
         n: columns; of one half for ``gate``.
         head: size of a head on the card, for ``head`` and ``context``.
-        rotated: heads that RoPE rotates, for ``head``.
-        has_bias: for ``head``.
         parts: sums to be added first.
         stages: first and last stage, for ``gate`` and ``context``.
     """
@@ -136,8 +134,6 @@ class VectorCall:
     m: int
     n: int
     head: int = 0
-    rotated: int = 0
-    has_bias: bool = False
     parts: int = 1
     stages: tuple[int, int] = (0, 2)
 

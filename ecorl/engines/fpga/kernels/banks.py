@@ -86,8 +86,8 @@ PORTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "outputs": (("score_aggregator", "outputs"), ("score_aggregator", "outputs_out")),
     "partials": (("score_aggregator", "partials"), ("score_aggregator", "partials_out")),
 }
-"""By buffer: pairs of kernel and argument. All of them are wired to the same memory bank
-(`ecorl.engines.fpga.kernels.banks`), or there would be no place for the buffer."""
+"""By buffer of a forward: pairs of kernel and argument. All of them are wired to the same bank, or
+there would be no place for the buffer."""
 
 INPUTS = ("rows", "jobs", "blocks", "tasks", "outputs")
 """Buffers that the host writes for each group of rows; only kernels write the others."""
@@ -144,55 +144,34 @@ CODES = Bank("codes", 29, 29)
 RESIDUAL = Bank("residual stream, rewards", 30, 30)
 LISTS = Bank("pages of a layer, tasks, rows, constants, scales, page tables, results", 31, 31)
 
-BANKS = (WEIGHTS_LOW, WEIGHTS_HIGH, PRODUCTS, CODES, RESIDUAL, LISTS)
-
-WIRING: dict[str, dict[str, Bank]] = {
-    "gemm_int8": {"a": CODES, "w_low": WEIGHTS_LOW, "w_high": WEIGHTS_HIGH, "c": PRODUCTS},
-    "vector_ops": {
-        "task": LISTS,
-        "acc": PRODUCTS,
-        "x": RESIDUAL,
-        "side": LISTS,
-        "table": WEIGHTS_LOW,
-        "rows": LISTS,
-        "codes": CODES,
-        "y": RESIDUAL,
-        "rows_out": LISTS,
-        "scales": LISTS,
-    },
-    "kv_cache_router": {
-        "keys": CODES,
-        "values": CODES,
-        "key_rows": LISTS,
-        "value_rows": LISTS,
-        "jobs": LISTS,
-        "sources": LISTS,
-        "pages": LISTS,
-        "table": LISTS,
-    },
-    "mha_int8": {
-        "blocks": LISTS,
-        "rows": LISTS,
-        "queries": CODES,
-        "table": LISTS,
-        "pages": LISTS,
-        "context": PRODUCTS,
-        "results": LISTS,
-    },
-    "score_aggregator": {
-        "task": LISTS,
-        "acc": PRODUCTS,
-        "side": LISTS,
-        "rewards": RESIDUAL,
-        "rows": LISTS,
-        "outputs": LISTS,
-        "partials": LISTS,
-        "rows_out": LISTS,
-        "outputs_out": LISTS,
-        "partials_out": LISTS,
-    },
+BUFFERS: Mapping[Bank, tuple[str, ...]] = {
+    CODES: ("codes", "heads"),
+    WEIGHTS_LOW: ("low", "tables"),
+    WEIGHTS_HIGH: ("high",),
+    PRODUCTS: ("acc", "context"),
+    LISTS: (
+        *("rows", "tasks", "sides", "scales", "results"),
+        *("jobs", "pages", "table", "blocks", "outputs", "partials"),
+    ),
+    RESIDUAL: ("x", "values"),
 }
-"""Bank of each memory argument, by kernel and argument. A new argument needs an entry here."""
+"""Buffers of each bank. A new buffer needs an entry here."""
+
+BANKS = tuple(BUFFERS)
+
+
+def _wiring() -> dict[str, dict[str, Bank]]:
+    """Each argument is wired to the bank of the buffers that it is passed."""
+    # No forward on a card passes this argument a buffer.
+    wiring = {"score_aggregator": {"rewards": RESIDUAL}}
+    for bank, buffers in BUFFERS.items():
+        for kernel, argument in (port for buffer in buffers for port in PORTS[buffer]):
+            wiring.setdefault(kernel, {})[argument] = bank
+    return wiring
+
+
+WIRING = _wiring()
+"""Bank of each memory argument, by kernel and argument."""
 
 REGIONS = {
     "gemm_int8": "SLR0",
@@ -263,15 +242,13 @@ def card_memory(profile: DeviceProfile | None = None) -> BankMap:
 
 def bank_of(buffer: str) -> str:
     """Name of the bank that holds a buffer."""
-    kernel, argument = PORTS[buffer][0]
-    return WIRING[kernel][argument].group
+    return next(bank.group for bank, buffers in BUFFERS.items() if buffer in buffers)
 
 
 def bank_capacities() -> dict[str, int]:
     """Bytes of each bank of the U55C, by its name."""
     channel_bytes = card_memory().channel_bytes
-    banks = [bank for arguments in WIRING.values() for bank in arguments.values()]
-    return {bank.group: len(bank.channels) * channel_bytes for bank in banks}
+    return {bank.group: len(bank.channels) * channel_bytes for bank in BANKS}
 
 
 def bytes_by_bank(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -34,6 +34,9 @@ ScoreOperation = Literal["logits", "finish"]
 VECTOR_OPERATIONS: tuple[VectorOperation, ...] = get_args(VectorOperation)
 SCORE_OPERATIONS: tuple[ScoreOperation, ...] = get_args(ScoreOperation)
 
+HEAD_BLOCK = 2048
+"""Outputs of the vocabulary that the kernels sum together."""
+
 HEAD_UNIT = 16
 """The values of an attention head are padded to a multiple of this on the card."""
 

@@ -240,7 +240,6 @@ class AcceleratorWorker:
             manifest: of the checkpoint.
             calls_done: calls made to earlier processes of this engine.
         """
-
         return self._timed(lambda: EngineFacts.of(self._with(manifest, calls_done)))
 
     def answer(

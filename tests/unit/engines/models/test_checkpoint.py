@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from checkpoint_files import write_checkpoint
 
-from ecorl.engines.models.checkpoint import load_decoder, read_header, read_shape
+from ecorl.engines.models.checkpoint import load_decoder, read_header
+from ecorl.engines.models.decoder_config import read_shape
 from ecorl.errors import CheckpointError
 
 

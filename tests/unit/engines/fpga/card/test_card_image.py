@@ -133,8 +133,8 @@ def test_long_inputs_lie_in_slices(card_root, monkeypatch):
     monkeypatch.setattr("ecorl.engines.fpga.kernels.sequence.MAX_K", 40)
     decoder = integer_decoder(cards.tensors(card_root, "llama_reward"))
     placed = place_model(decoder, 8)
-    assert [s.k for s in placed.layers[0].down.slices] == [40, 40, 32]
-    assert [s.k for s in placed.layers[0].qkv.slices] == [40, 24]
+    assert [s.k for s in placed.layers[0].linears["down"].slices] == [40, 40, 32]
+    assert [s.k for s in placed.layers[0].linears["qkv"].slices] == [40, 24]
 
 
 # ---- buffers -----------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def test_two_arrays_halve_the_array_time(tmp_path):
         CycleModel(SHAPE_7B, load_profile(card_file(tmp_path, n_dsp_used=n))) for n in (2048, 4096)
     )
     batch = BatchShape((128,) * 8, (1,) * 8, 1)
-    assert (one.n_arrays, two.n_arrays) == (1, 2)
+    assert (one.card.n_arrays, two.card.n_arrays) == (1, 2)
     assert one.batch(batch).array_s / two.batch(batch).array_s == pytest.approx(2, rel=0.01)
 
 
@@ -343,7 +343,7 @@ def test_without_channels_only_their_sum_is_a_limit():
         st.builds(GemmCall, st.integers(1, 300), st.integers(1, 300), st.integers(1, 600)),
         st.builds(VectorCall, st.sampled_from(["embed", "norm", "residual", "gate", "fixed"]),
                   st.integers(1, 80), st.integers(1, 9000)),
-        st.builds(lambda op, m, heads, d: VectorCall(op, m, heads * d, head=d, rotated=heads),
+        st.builds(lambda op, m, heads, d: VectorCall(op, m, heads * d, head=d),
                   st.sampled_from(["head", "context"]), st.integers(1, 80), st.integers(1, 130),
                   st.sampled_from([16, 64, 128])),
         st.builds(MhaCall, st.sampled_from([16, 64, 128]), st.integers(0, 300),

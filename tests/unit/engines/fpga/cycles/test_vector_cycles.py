@@ -15,7 +15,7 @@ MEMORY = memory_of(load_profile("u55c"))
 CALLS = [
     VectorCall("norm", 160, 576),
     VectorCall("residual", 160, 576),
-    VectorCall("head", 160, 15 * 64, head=64, rotated=12),
+    VectorCall("head", 160, 15 * 64, head=64),
     VectorCall("context", 160, 9 * 64, head=64),
     VectorCall("gate", 160, 1536),
     VectorCall("fixed", 160, 640),
