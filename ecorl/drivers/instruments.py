@@ -15,16 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ecorl.errors import (
-    DeviceLost,
-    DriverError,
-    DriverNotLoaded,
-    DriverTimeout,
-    FunctionNotFound,
-    LibraryNotFound,
-    NoPermission,
-    NotSupported,
-)
+from ecorl import errors
 
 # UNINITIALIZED, INVALID_ARGUMENT, ALREADY_INITIALIZED, NOT_FOUND, INSUFFICIENT_SIZE,
 # INSUFFICIENT_POWER, IRQ_ISSUE, CORRUPTED_INFOROM, OPERATING_SYSTEM, LIB_RM_VERSION_MISMATCH,
@@ -32,33 +23,33 @@ from ecorl.errors import (
 # INVALID_STATE, UNKNOWN
 _OF_NO_KIND = (1, 2, 5, 6, 7, 8, 11, 14, 17, 18, 19, 20, 21, 23, 25, 27, 29, 999)
 
-ERROR_CLASSES: Mapping[int, type[DriverError]] = {
-    **dict.fromkeys(_OF_NO_KIND, DriverError),
-    3: NotSupported,  # NOT_SUPPORTED
-    4: NoPermission,  # NO_PERMISSION
-    9: DriverNotLoaded,  # DRIVER_NOT_LOADED
-    10: DriverTimeout,  # TIMEOUT
-    12: LibraryNotFound,  # LIBRARY_NOT_FOUND
-    13: FunctionNotFound,  # FUNCTION_NOT_FOUND
-    15: DeviceLost,  # GPU_IS_LOST
-    16: DeviceLost,  # RESET_REQUIRED: nothing can be read before a reset
-    22: NotSupported,  # VGPU_ECC_NOT_SUPPORTED
-    24: NotSupported,  # FREQ_NOT_SUPPORTED
-    26: NotSupported,  # DEPRECATED
-    28: DeviceLost,  # GPU_NOT_FOUND
-    30: NotSupported,  # RESET_TYPE_NOT_SUPPORTED
+ERROR_CLASSES: Mapping[int, type[errors.DriverError]] = {
+    **dict.fromkeys(_OF_NO_KIND, errors.DriverError),
+    3: errors.NotSupported,  # NOT_SUPPORTED
+    4: errors.NoPermission,  # NO_PERMISSION
+    9: errors.DriverNotLoaded,  # DRIVER_NOT_LOADED
+    10: errors.DriverTimeout,  # TIMEOUT
+    12: errors.LibraryNotFound,  # LIBRARY_NOT_FOUND
+    13: errors.FunctionNotFound,  # FUNCTION_NOT_FOUND
+    15: errors.DeviceLost,  # GPU_IS_LOST
+    16: errors.DeviceLost,  # RESET_REQUIRED: nothing can be read before a reset
+    22: errors.NotSupported,  # VGPU_ECC_NOT_SUPPORTED
+    24: errors.NotSupported,  # FREQ_NOT_SUPPORTED
+    26: errors.NotSupported,  # DEPRECATED
+    28: errors.DeviceLost,  # GPU_NOT_FOUND
+    30: errors.NotSupported,  # RESET_TYPE_NOT_SUPPORTED
 }
 """Every NVML return code and the class it becomes; a code not listed is a plain `DriverError`."""
 
 
-def error_from_code(code: int, message: str = "") -> DriverError:
+def error_from_code(code: int, message: str = "") -> errors.DriverError:
     """Make the error that stands for an NVML return code; see `ERROR_CLASSES`.
 
     Args:
         code: NVML's return code.
         message: the error's message.
     """
-    return ERROR_CLASSES.get(code, DriverError)(message or f"NVML error {code}")
+    return ERROR_CLASSES.get(code, errors.DriverError)(message or f"NVML error {code}")
 
 
 @contextlib.contextmanager
@@ -69,7 +60,7 @@ def translated(nvml: ModuleType, function: str) -> Iterator[None]:
     except nvml.NVMLError as error:
         raise error_from_code(error.value, f"{function}: {error}") from error
     except nvml.NVMLLibraryMismatchError as error:
-        raise FunctionNotFound(f"{function}: {error}") from error
+        raise errors.FunctionNotFound(f"{function}: {error}") from error
 
 
 FIELD_POWER_AVERAGE = 185
@@ -178,7 +169,7 @@ class NvmlDevice:
     mig_uuids: tuple[str, ...]
     handle: Any
     max_limit_w: float | None = None
-    fault: DriverError | None = None
+    fault: errors.DriverError | None = None
 
     @property
     def answers(self) -> bool:

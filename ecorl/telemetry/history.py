@@ -19,18 +19,9 @@ from ecorl.records import (
     StageEnergy,
     weakest,
 )
-from ecorl.telemetry.integrate import (
-    DISPUTED_AFTER_S,
-    STOPPED_AFTER_S,
-    CounterVerdict,
-    Reading,
-    counter_difference,
-    hold_integral,
-    judge_counter,
-    standstill_s,
-)
+from ecorl.telemetry import integrate
 
-CONTEXT_S = 2 * DISPUTED_AFTER_S
+CONTEXT_S = 2 * integrate.DISPUTED_AFTER_S
 """How far back from its end a window's counter is judged, s, where the window itself is shorter.
 
 A stage of milliseconds cannot tell a dead counter from a slow one; the seconds before it can.
@@ -61,12 +52,12 @@ class _Track:
             for column in (self.t_s, self.power_w, self.energy_j, self.reset):
                 del column[:-capacity]
 
-    def reading(self, i: int) -> Reading:
-        return Reading(
+    def reading(self, i: int) -> integrate.Reading:
+        return integrate.Reading(
             self.t_s[i], _figure(self.power_w[i]), _figure(self.energy_j[i]), bool(self.reset[i])
         )
 
-    def around(self, t_start_s: float, t_end_s: float, reach_s: float) -> list[Reading]:
+    def around(self, t_start_s: float, t_end_s: float, reach_s: float) -> list[integrate.Reading]:
         """Readings of a window, with what brackets it on either side.
 
         One reading further on each side is enough for the hold; for the counter the search goes
@@ -171,7 +162,9 @@ class PowerHistory:
             track = self._tracks.get(device_id)
             return track.t_s[-1] if track is not None and track.t_s else None
 
-    def readings(self, device_id: str, t_start_s: float, t_end_s: float) -> tuple[Reading, ...]:
+    def readings(
+        self, device_id: str, t_start_s: float, t_end_s: float
+    ) -> tuple[integrate.Reading, ...]:
         """Readings within a window, missing ones included.
 
         Args:
@@ -213,9 +206,9 @@ class PowerHistory:
             readings = [] if track is None else track.around(back_s, t_end_s, self.hold_s)
             is_foreign = track is not None and track.is_foreign
         counter_j, integral_j, coverage = self._figures(readings, window)
-        verdict = CounterVerdict.FINE
+        verdict = integrate.CounterVerdict.FINE
         if is_foreign:
-            verdict = CounterVerdict.FOREIGN
+            verdict = integrate.CounterVerdict.FOREIGN
         elif counter_j is not None and not is_model:
             verdict = self._verdict(readings, window)
         energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
@@ -228,7 +221,7 @@ class PowerHistory:
             t_end_s,
             energy_j=energy_j,
             mean_power_w=None if energy_j is None else energy_j / length_s,
-            counter_energy_j=None if verdict is CounterVerdict.STOPPED else counter_j,
+            counter_energy_j=None if verdict is integrate.CounterVerdict.STOPPED else counter_j,
             integral_energy_j=integral_j,
             n_samples=_n_inside(readings, t_start_s, t_end_s),
             coverage=coverage,
@@ -237,40 +230,47 @@ class PowerHistory:
         )
 
     def _figures(
-        self, readings: list[Reading], window: tuple[float, float]
+        self, readings: list[integrate.Reading], window: tuple[float, float]
     ) -> tuple[float | None, float | None, float]:
         """Rise of the counter and integral over a window, J, and coverage."""
         length_s = window[1] - window[0]
         if length_s <= 0:
             return None, None, 0.0
-        integral = hold_integral(readings, *window, self.hold_s)
+        integral = integrate.hold_integral(readings, *window, self.hold_s)
         coverage = min(1.0, integral.covered_s / length_s)
-        counter_j = counter_difference(readings, *window, self.hold_s)
+        counter_j = integrate.counter_difference(readings, *window, self.hold_s)
         return counter_j, integral.energy_j if coverage > 0 else None, coverage
 
-    def _verdict(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:
+    def _verdict(
+        self, readings: list[integrate.Reading], window: tuple[float, float]
+    ) -> integrate.CounterVerdict:
         """Judge the counter over a window, and over the time before it where it always moved."""
-        if standstill_s(readings, *window, self.hold_s) > STOPPED_AFTER_S:
-            return CounterVerdict.STOPPED
+        if integrate.standstill_s(readings, *window, self.hold_s) > integrate.STOPPED_AFTER_S:
+            return integrate.CounterVerdict.STOPPED
         verdict = self._judge(readings, window)
         wide = (max(readings[0].t_s, window[1] - CONTEXT_S), window[1])
-        if verdict is not CounterVerdict.FINE or wide[0] >= window[0]:
+        if verdict is not integrate.CounterVerdict.FINE or wide[0] >= window[0]:
             return verdict
-        if standstill_s(readings, *wide, self.hold_s) > STOPPED_AFTER_S:
-            return CounterVerdict.FINE
+        if integrate.standstill_s(readings, *wide, self.hold_s) > integrate.STOPPED_AFTER_S:
+            return integrate.CounterVerdict.FINE
         return self._judge(readings, wide)
 
-    def _judge(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:
-        return judge_counter(*self._figures(readings, window), window[1] - window[0])
+    def _judge(
+        self, readings: list[integrate.Reading], window: tuple[float, float]
+    ) -> integrate.CounterVerdict:
+        return integrate.judge_counter(*self._figures(readings, window), window[1] - window[0])
 
 
 def _choose(
-    counter_j: float | None, integral_j: float | None, coverage: float, verdict: CounterVerdict
+    counter_j: float | None,
+    integral_j: float | None,
+    coverage: float,
+    verdict: integrate.CounterVerdict,
 ) -> tuple[float | None, EnergyMethod]:
     """The energy to use, J, and the method behind it; see `PowerHistory`."""
-    if verdict is CounterVerdict.DISPUTED:
+    if verdict is integrate.CounterVerdict.DISPUTED:
         return None, EnergyMethod.DISPUTED
-    if counter_j is not None and verdict is CounterVerdict.FINE:
+    if counter_j is not None and verdict is integrate.CounterVerdict.FINE:
         return counter_j, EnergyMethod.COUNTER
     # Summed spans round: a fully covered window may come out a bit below 1.
     if integral_j is None or coverage < MIN_COVERAGE - 1e-9:
@@ -279,13 +279,13 @@ def _choose(
 
 
 _INTEGRALS = {
-    CounterVerdict.STOPPED: EnergyMethod.INTEGRAL_COUNTER_STOPPED,
-    CounterVerdict.FOREIGN: EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
+    integrate.CounterVerdict.STOPPED: EnergyMethod.INTEGRAL_COUNTER_STOPPED,
+    integrate.CounterVerdict.FOREIGN: EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
 }
 """What an integral is called that stands in the place of a counter."""
 
 
-def _n_inside(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:
+def _n_inside(readings: list[integrate.Reading], t_start_s: float, t_end_s: float) -> int:
     """Valid readings strictly inside a window: one at its edge belongs to the neighbour as much."""
     return sum(
         1

@@ -9,18 +9,11 @@ from ecorl import config as cfg
 from ecorl.errors import DriverError, UserError
 from ecorl.records import PowerSample, Provenance
 from ecorl.telemetry.sampling.messages import SourceReport
+from ecorl.telemetry.sources import specs
 from ecorl.telemetry.sources.modelled import ModelledSource
 from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.rapl import RaplSource
 from ecorl.telemetry.sources.replay import ReplaySource
-from ecorl.telemetry.sources.specs import (
-    DeviceInfo,
-    MeteredDevice,
-    PartialSource,
-    PowerSource,
-    SourceConfig,
-    SourceSpec,
-)
 from ecorl.telemetry.sources.xrt import XrtSource
 
 
@@ -35,17 +28,19 @@ class NullSource:
     name = "null"
     provenance = Provenance.MEASURED
 
-    def __init__(self, device: MeteredDevice, interval_s: float = 1.0) -> None:
+    def __init__(self, device: specs.MeteredDevice, interval_s: float = 1.0) -> None:
         self.interval_s = interval_s
         self._device = device
 
     def open(self) -> None:
         """Nothing to open."""
 
-    def describe(self) -> tuple[DeviceInfo, ...]:
+    def describe(self) -> tuple[specs.DeviceInfo, ...]:
         """The device given, without an instrument."""
         given = self._device
-        info = DeviceInfo(given.device_id, given.kind, self.provenance, "null", "no power source")
+        info = specs.DeviceInfo(
+            given.device_id, given.kind, self.provenance, "null", "no power source"
+        )
         return (info,)
 
     def read(self) -> tuple[PowerSample, ...]:
@@ -57,7 +52,7 @@ class NullSource:
         """Nothing to close."""
 
 
-def build(config: SourceConfig, spec: SourceSpec) -> PowerSource:
+def build(config: specs.SourceConfig, spec: specs.SourceSpec) -> specs.PowerSource:
     """Make a power source, not yet open.
 
     Args:
@@ -85,7 +80,7 @@ def build(config: SourceConfig, spec: SourceSpec) -> PowerSource:
             return NullSource(device, config.interval_s)
 
 
-def open_source(spec: SourceSpec) -> tuple[PowerSource | None, SourceReport]:
+def open_source(spec: specs.SourceSpec) -> tuple[specs.PowerSource | None, SourceReport]:
     """Build and open the first candidate of a spec that opens.
 
     Args:
@@ -106,7 +101,7 @@ def open_source(spec: SourceSpec) -> tuple[PowerSource | None, SourceReport]:
             refusals.append((config.type, f"{type(error).__name__}: {error}"))
             error_name = type(error).__name__
             continue
-        unread = source.unread() if isinstance(source, PartialSource) else ()
+        unread = source.unread() if isinstance(source, specs.PartialSource) else ()
         return source, SourceReport(
             spec.type,
             config.type,

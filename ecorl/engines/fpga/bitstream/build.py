@@ -16,14 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ecorl import __version__
-from ecorl.engines.fpga.bitstream import vitis
+from ecorl.engines.fpga.bitstream import csynth, vitis
 from ecorl.engines.fpga.bitstream.check import provenance_of
-from ecorl.engines.fpga.bitstream.csynth import (
-    check_qor,
-    read_timing,
-    read_utilisation,
-    synthesis_of,
-)
 from ecorl.engines.fpga.bitstream.manifest import (
     BitstreamTarget,
     Manifest,
@@ -399,8 +393,8 @@ def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
     if request.target is not BitstreamTarget.HW:
         return _Reports(synthesis or None, None, None)
     timing, sites = _newest(request.folder, _TIMING), _newest(request.folder, _UTILISATION)
-    is_met = None if timing is None else _read(job, partial(read_timing, timing))
-    used = None if sites is None else _read(job, partial(read_utilisation, sites))
+    is_met = None if timing is None else _read(job, partial(csynth.read_timing, timing))
+    used = None if sites is None else _read(job, partial(csynth.read_utilisation, sites))
     return _Reports(synthesis or None, is_met, used or None)
 
 
@@ -416,10 +410,10 @@ def _read(job: _Job, reader: Callable[[], T]) -> T | None:
 def _shortfalls(job: _Job, kernel: KernelInterface) -> tuple[str, ...] | None:
     """Points in which a kernel's csynth.xml falls short of its qor.json; None without a report."""
     work = job.request.folder / kernel.kernel
-    report = synthesis_of(work / "hls" / "syn" / "report") or synthesis_of(work)
+    report = csynth.synthesis_of(work / "hls" / "syn" / "report") or csynth.synthesis_of(work)
     if report is None:
         return None
-    return tuple(map(str, check_qor(report, read_qor(job.root / kernel.kernel))))
+    return tuple(map(str, csynth.check_qor(report, read_qor(job.root / kernel.kernel))))
 
 
 def _newest(folder: Path, patterns: Sequence[str]) -> Path | None:

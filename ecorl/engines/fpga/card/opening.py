@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from ecorl import errors
 from ecorl.drivers.xrt.card import OpenCard, card_name, load_pyxrt
 from ecorl.drivers.xrt.reset import reset_card
 from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
@@ -23,14 +24,6 @@ from ecorl.engines.fpga.kernels.banks import card_memory
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces
 from ecorl.engines.fpga.kernels.limits import shape_limits
 from ecorl.engines.models.decoder_config import DecoderConfig
-from ecorl.errors import (
-    BitstreamError,
-    BuildError,
-    CheckpointError,
-    ConfigError,
-    DriverError,
-    MissingToolError,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +62,9 @@ def wants_xrt(host: Host, config: DecoderConfig) -> bool:
     if objection is None:
         return host == "xrt" or can_emulate()
     if host == "xrt":
-        raise CheckpointError(f"the kernels cannot run this {config.architecture}: {objection}")
+        raise errors.CheckpointError(
+            f"the kernels cannot run this {config.architecture}: {objection}"
+        )
     logger.info("the C-simulation is called directly: %s", objection)
     return False
 
@@ -93,17 +88,17 @@ def open_cards(backend: KernelBackend, build: Build, config: DecoderConfig) -> O
     if backend.bitstream is not None:
         if build != "fast":
             allowed = "fast: a bitstream brings its own kernels"
-            raise ConfigError("engine.offload.build", build, allowed)
+            raise errors.ConfigError("engine.offload.build", build, allowed)
         try:
             path = backend.bitstream.expanduser()
         except RuntimeError as error:  # a user's folder, of a user that does not exist
-            raise BitstreamError(f"{backend.bitstream}: {error}") from error
+            raise errors.BitstreamError(f"{backend.bitstream}: {error}") from error
         return _with_bitstream(backend, path, config)
     if not wants_xrt(backend.host, config):
         return None
     try:
         return emulated(csim_container(build), backend.cards)
-    except (MissingToolError, BuildError, ConfigError) as error:
+    except (errors.MissingToolError, errors.BuildError, errors.ConfigError) as error:
         if backend.host != "auto":
             raise
         logger.warning("the C-simulation is called directly: %s", error)
@@ -155,23 +150,25 @@ def on_cards(
     """
     mode = os.environ.get(MODE)
     if mode:
-        raise ConfigError(MODE, mode, "not set: the bitstream is for a card")
+        raise errors.ConfigError(MODE, mode, "not set: the bitstream is for a card")
     try:
         module = module or load_pyxrt()
-    except DriverError as error:
-        raise MissingToolError(str(error)) from error
+    except errors.DriverError as error:
+        raise errors.MissingToolError(str(error)) from error
     for index in backend.cards:
         try:
             card_name(module, index)
-        except DriverError as error:
+        except errors.DriverError as error:
             allowed = f"numbers of cards that XRT opens ({error})"
-            raise ConfigError("engine.offload.cards", index, allowed) from error
+            raise errors.ConfigError("engine.offload.cards", index, allowed) from error
 
     def check(name: str) -> None:
         if not same_platform(manifest.platform, name):
-            raise BitstreamError(f"{bitstream} is for {manifest.platform}, and the card is {name}")
+            raise errors.BitstreamError(
+                f"{bitstream} is for {manifest.platform}, and the card is {name}"
+            )
         if file_digest(bitstream) != manifest.sha256:
-            raise BitstreamError(f"{bitstream} is no longer the file that was checked")
+            raise errors.BitstreamError(f"{bitstream} is no longer the file that was checked")
 
     reset = reset_card if backend.may_reset else _refused_reset
     interfaces, limits = kernel_interfaces(), CardLimits()
@@ -202,7 +199,7 @@ def csim_container(build: Build) -> Path:
             # Written each time: that takes a few ms, and no damaged file of before is used.
             write_container(path, kernel_interfaces(), library.read_bytes(), card_memory())
     except OSError as error:
-        raise BuildError(f"cannot write {path}: {error}") from error
+        raise errors.BuildError(f"cannot write {path}: {error}") from error
     return path
 
 
@@ -225,7 +222,9 @@ def _setup(
 
 def _refused_reset(address: str) -> None:
     # The driver would end this process with all others that have the card open.
-    raise DriverError(f"card {address} is not reset from a process that it shares with a training")
+    raise errors.DriverError(
+        f"card {address} is not reset from a process that it shares with a training"
+    )
 
 
 def _no_reset(_address: str) -> None:

@@ -22,17 +22,7 @@ from ecorl.engines.fpga.int8_decoder import (
     fixed_results,
 )
 from ecorl.engines.fpga.kernels.sequence import HEAD_BLOCK, input_slices
-from ecorl.engines.fpga.numerics.formats import (
-    IntegerDecoder,
-    IntegerGate,
-    IntegerLayer,
-    IntegerLinear,
-    IntegerNorm,
-    Tensors,
-    decoder_digest,
-    integer_decoder,
-    rope_tables,
-)
+from ecorl.engines.fpga.numerics import formats
 from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.engines.protocol import Float32, Int64
 from ecorl.errors import BuildError, ConfigError, EngineError
@@ -106,7 +96,9 @@ class DecoderMemory:
         ConfigError: when the model cannot be split over that many cards.
     """
 
-    def __init__(self, decoder: IntegerDecoder, library: CsimLibrary, n_cards: int = 1) -> None:
+    def __init__(
+        self, decoder: formats.IntegerDecoder, library: CsimLibrary, n_cards: int = 1
+    ) -> None:
         s = decoder.config.shape
         for name, size in (("n_kv_heads", s.n_kv_heads), ("intermediate", s.intermediate_size)):
             if n_cards < 1 or size % n_cards:
@@ -142,13 +134,13 @@ class DecoderMemory:
         self.model.cosine = self._address(cosine)
         self.model.sine = self._address(sine)
 
-    def _set_gate(self, gate: IntegerGate) -> None:
+    def _set_gate(self, gate: formats.IntegerGate) -> None:
         layers = [self._whole(layer, np.arange(len(layer.codes))) for layer in gate.layers]
         self.model.gate = (_Linear * len(layers))(*layers)
         self.model.n_gate_layers = len(layers)
         self.model.gate_m, self.model.gate_e = gate.scale.m, gate.scale.e
 
-    def _card(self, decoder: IntegerDecoder, card: int, n_cards: int) -> _Card:
+    def _card(self, decoder: formats.IntegerDecoder, card: int, n_cards: int) -> _Card:
         s = decoder.config.shape
         n_heads, n_kv = s.n_heads // n_cards, s.n_kv_heads // n_cards
         inner = s.intermediate_size // n_cards
@@ -165,7 +157,7 @@ class DecoderMemory:
         )
 
     def _layer(
-        self, layer: IntegerLayer, decoder: IntegerDecoder, card: int, n_cards: int
+        self, layer: formats.IntegerLayer, decoder: formats.IntegerDecoder, card: int, n_cards: int
     ) -> _Layer:
         s = decoder.config.shape
         heads = _part(s.n_heads, card, n_cards)
@@ -190,17 +182,17 @@ class DecoderMemory:
             self._linear(layer.down, every, inner),
         )
 
-    def _head_block(self, head: IntegerLinear, block: int) -> _Linear:
+    def _head_block(self, head: formats.IntegerLinear, block: int) -> _Linear:
         rows = np.arange(block * HEAD_BLOCK, min((block + 1) * HEAD_BLOCK, len(head.codes)))
         return self._whole(head, rows)
 
-    def _whole(self, linear: IntegerLinear, outputs: Indices) -> _Linear:
+    def _whole(self, linear: formats.IntegerLinear, outputs: Indices) -> _Linear:
         """Some outputs of a map with all of its inputs."""
         return self._linear(linear, outputs, np.arange(linear.codes.shape[1]))
 
     def _linear(
         self,
-        linear: IntegerLinear,
+        linear: formats.IntegerLinear,
         outputs: Indices,
         inputs: Indices,
         segments: Indices | None = None,
@@ -231,7 +223,7 @@ class DecoderMemory:
             input_shift=linear.input_shift,
         )
 
-    def _norm(self, norm: IntegerNorm) -> _Norm:
+    def _norm(self, norm: formats.IntegerNorm) -> _Norm:
         return _Norm(self._address(norm.weight), norm.exponent)
 
     def _address(self, array: npt.NDArray[Any]) -> int:
@@ -278,7 +270,7 @@ class Int8Decoder(Decoder):
 
     def __init__(
         self,
-        tensors: Tensors,
+        tensors: formats.Tensors,
         library: CsimLibrary,
         threads: int = 1,
         *,
@@ -291,16 +283,16 @@ class Int8Decoder(Decoder):
         _declare(library.handle)
         self._weight_bits, self._n_cards = weight_bits, n_cards
         self._growing = threading.Lock()
-        self._set_weights(integer_decoder(tensors, weight_bits=weight_bits))
+        self._set_weights(formats.integer_decoder(tensors, weight_bits=weight_bits))
 
-    def load(self, tensors: Tensors) -> str:
+    def load(self, tensors: formats.Tensors) -> str:
         """See `Decoder.load`."""
         self._check_shape(tensors)
-        decoder = integer_decoder(tensors, weight_bits=self._weight_bits)
+        decoder = formats.integer_decoder(tensors, weight_bits=self._weight_bits)
         self._set_weights(decoder)
-        return decoder_digest(decoder)
+        return formats.decoder_digest(decoder)
 
-    def _set_weights(self, decoder: IntegerDecoder) -> None:
+    def _set_weights(self, decoder: formats.IntegerDecoder) -> None:
         memory = DecoderMemory(decoder, self._library, self._n_cards)
         with self._growing:
             self.fraction_bits = decoder.fraction_bits
@@ -353,7 +345,7 @@ class Int8Decoder(Decoder):
             if length <= self._n_positions:
                 return
             n = max(_FIRST_POSITIONS, 1 << (length - 1).bit_length())
-            self._memory.set_positions(*rope_tables(self.config, n))
+            self._memory.set_positions(*formats.rope_tables(self.config, n))
             self._n_positions = n
 
 

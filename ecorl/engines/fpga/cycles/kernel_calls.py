@@ -25,22 +25,7 @@ from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
 from ecorl.engines.fpga.cycles.kernels import CallTotals, GemmCall, depth
 from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall, token_beats
-from ecorl.engines.fpga.kernels.sequence import (
-    AFTER_ATTENTION,
-    BEFORE_ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINISH,
-    HEAD_BLOCK,
-    HEAD_PRODUCT,
-    LOGITS,
-    REWARDS,
-    ProductStep,
-    VectorStep,
-    card_head,
-    input_slices,
-    linear_shapes,
-)
+from ecorl.engines.fpga.kernels import sequence
 from ecorl.records import ModelShape
 
 _JOB_BYTES, _ENTRY_BYTES, _ROW_BYTES = 32, 4, 16
@@ -300,26 +285,31 @@ def token_calls(
     """
     calls: list[tuple[Call, int]] = []
 
-    def add(steps: Sequence[ProductStep | VectorStep], m: int, times: int = 1, n: int = 1) -> None:
+    def add(
+        steps: Sequence[sequence.ProductStep | sequence.VectorStep],
+        m: int,
+        times: int = 1,
+        n: int = 1,
+    ) -> None:
         calls.extend((call, times) for step in steps for call in _step_calls(step, model, m, n))
 
-    add([EMBEDDING], n_tokens)
-    layer = (*BEFORE_ATTENTION, *AFTER_ATTENTION)
+    add([sequence.EMBEDDING], n_tokens)
+    layer = (*sequence.BEFORE_ATTENTION, *sequence.AFTER_ATTENTION)
     if model.n_layers > 1:
         add(layer, n_tokens, model.n_layers - 1)
-    add(BEFORE_ATTENTION, n_tokens)
-    add(AFTER_ATTENTION, n_wanted)
-    add([FINAL_NORM], n_wanted)
+    add(sequence.BEFORE_ATTENTION, n_tokens)
+    add(sequence.AFTER_ATTENTION, n_wanted)
+    add([sequence.FINAL_NORM], n_wanted)
     if head_rows == 1:
-        add([HEAD_PRODUCT, REWARDS], n_wanted)
+        add([sequence.HEAD_PRODUCT, sequence.REWARDS], n_wanted)
         return tuple(calls)
-    whole, last = divmod(head_rows, HEAD_BLOCK)
-    for n, times in ((HEAD_BLOCK, whole), (last, 1)):
+    whole, last = divmod(head_rows, sequence.HEAD_BLOCK)
+    for n, times in ((sequence.HEAD_BLOCK, whole), (last, 1)):
         if n and times:
-            add([HEAD_PRODUCT], n_wanted, times, n)
-            calls.append((ScoreCall(LOGITS.operation, n_wanted, n, n_results), times))
-    n_blocks = -(-head_rows // HEAD_BLOCK)
-    calls.append((ScoreCall(FINISH.operation, n_wanted, n_blocks, n_results), 1))
+            add([sequence.HEAD_PRODUCT], n_wanted, times, n)
+            calls.append((ScoreCall(sequence.LOGITS.operation, n_wanted, n, n_results), times))
+    n_blocks = -(-head_rows // sequence.HEAD_BLOCK)
+    calls.append((ScoreCall(sequence.FINISH.operation, n_wanted, n_blocks, n_results), 1))
     return tuple(calls)
 
 
@@ -334,7 +324,7 @@ def attention_calls(model: ModelShape, batch: BatchShape) -> Calls:
         Each call with how often it occurs; rows of one length and first position are one entry.
     """
     calls: list[tuple[Call, int]] = []
-    d, heads, kv_heads = card_head(model.head_dim), model.n_heads, model.n_kv_heads
+    d, heads, kv_heads = sequence.card_head(model.head_dim), model.n_heads, model.n_kv_heads
     for (first, n), times in Counter(zip(batch.firsts, batch.lengths, strict=True)).items():
         if n:
             calls.append((RouterCall(d, first, n, kv_heads), model.n_layers * times))
@@ -348,13 +338,13 @@ def attention_calls(model: ModelShape, batch: BatchShape) -> Calls:
 
 
 def _step_calls(
-    step: ProductStep | VectorStep, model: ModelShape, m: int, head_rows: int
+    step: sequence.ProductStep | sequence.VectorStep, model: ModelShape, m: int, head_rows: int
 ) -> list[Call]:
     """The calls of one step for m token rows: a product has one for each slice of its inputs."""
-    shapes = linear_shapes(model, head_rows)
+    shapes = sequence.linear_shapes(model, head_rows)
     n, k = shapes[step.linear] if step.linear is not None else (0, 0)
-    slices = [last - first for first, last in input_slices(k)]
-    if isinstance(step, ProductStep):
+    slices = [last - first for first, last in sequence.input_slices(k)]
+    if isinstance(step, sequence.ProductStep):
         return [GemmCall(m, n, size) for size in slices]
     return [
         VectorCall(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ecorl.engines import protocol
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.engine import FpgaEngine
@@ -23,14 +24,7 @@ from ecorl.engines.fpga.validation.preference_pairs import TokenPair
 from ecorl.engines.fpga.validation.rank_flips import SIDES, PrecisionStudy, study_of
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.models.equalise import equalised
-from ecorl.engines.protocol import (
-    Float32,
-    InferenceEngine,
-    Int64,
-    ScoreBatch,
-    reward_position,
-)
-from ecorl.engines.torch.loading import HOST, forward_pass, load_model
+from ecorl.engines.torch import loading
 from ecorl.engines.torch.padding import pad_right
 from ecorl.errors import CheckpointError
 from ecorl.records import Stage
@@ -54,14 +48,14 @@ class PairTexts:
         index: ``[n_pairs, 2]``, the text of each pair's chosen and rejected answer.
     """
 
-    rows: tuple[Int64, ...]
+    rows: tuple[protocol.Int64, ...]
     names: tuple[str, ...]
-    index: Int64
+    index: protocol.Int64
 
     @classmethod
     def of(cls, pairs: Sequence[TokenPair]) -> PairTexts:
         """Collect the texts of pairs."""
-        found: dict[bytes, tuple[Int64, str]] = {}
+        found: dict[bytes, tuple[protocol.Int64, str]] = {}
         keys = []
         for pair in pairs:
             for side, row in zip(SIDES, (pair.chosen, pair.rejected), strict=True):
@@ -129,7 +123,7 @@ def n_scores(pairs: Sequence[TokenPair]) -> int:
     return 4 * len(PairTexts.of(pairs).rows)
 
 
-def exact_scores(checkpoint: Path, texts: PairTexts, threads: int, tell: Tell) -> Float32:
+def exact_scores(checkpoint: Path, texts: PairTexts, threads: int, tell: Tell) -> protocol.Float32:
     """Compute the float32 scores of all texts.
 
     Args:
@@ -156,7 +150,7 @@ def exact_scores(checkpoint: Path, texts: PairTexts, threads: int, tell: Tell) -
 
 def torch_scores(
     checkpoint: Path, texts: PairTexts, dtype: str, threads: int, tell: Tell, name: str
-) -> Float32:
+) -> protocol.Float32:
     """Compute scores in a dtype by transformers' own class, which also chooses where to read them.
 
     Args:
@@ -172,12 +166,12 @@ def torch_scores(
     """
     import torch
 
-    model = load_model(checkpoint, Stage.REWARD, HOST, dtype)
+    model = loading.load_model(checkpoint, Stage.REWARD, loading.HOST, dtype)
     pad = model.config.get_text_config().pad_token_id
     # Without a pad token the class takes one row at a time.
     takes_many = pad is not None and 0 <= pad < model.config.get_text_config().vocab_size
     values = np.empty(len(texts.rows), np.float32)
-    with forward_pass(threads):
+    with loading.forward_pass(threads):
         for call in texts.calls():
             n_rows = call.stop - call.start
             size = n_rows if takes_many else 1
@@ -193,7 +187,7 @@ def torch_scores(
 
 def decoder_scores(
     decoder: Int8Decoder, texts: PairTexts, runnable: np.ndarray, tell: Tell, name: str
-) -> Float32:
+) -> protocol.Float32:
     """Compute scores by a decoder.
 
     Args:
@@ -210,17 +204,21 @@ def decoder_scores(
     for call in texts.calls():
         chosen = np.flatnonzero(runnable[call]) + call.start
         rows = [texts.rows[i] for i in chosen]
-        read = [np.array([reward_position(row, decoder.config.pad_token_id)]) for row in rows]
+        read = [
+            np.array([protocol.reward_position(row, decoder.config.pad_token_id)]) for row in rows
+        ]
         values[chosen] = [value for found in decoder.score_at(rows, read) for value in found]
         tell(call.stop - call.start, name)
     return values
 
 
-def _engine_scores(engine: InferenceEngine, texts: PairTexts, tell: Tell, name: str) -> Float32:
+def _engine_scores(
+    engine: protocol.InferenceEngine, texts: PairTexts, tell: Tell, name: str
+) -> protocol.Float32:
     values = np.empty(len(texts.rows), np.float32)
     for call in texts.calls():
         rows = texts.rows[call]
-        batch = ScoreBatch(texts.names[call], rows, (0,) * len(rows))
+        batch = protocol.ScoreBatch(texts.names[call], rows, (0,) * len(rows))
         values[call] = engine.score(batch).values
         tell(len(rows), name)
     return values
