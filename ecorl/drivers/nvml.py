@@ -22,13 +22,7 @@ from ecorl.drivers.instruments import (
     error_from_code,
     translated,
 )
-from ecorl.errors import (
-    DriverError,
-    FunctionNotFound,
-    LibraryNotFound,
-    NoPermission,
-    NotSupported,
-)
+from ecorl.errors import DriverError, FunctionNotFound, LibraryNotFound, NoPermission, NotSupported
 from ecorl.units import hertz_from_megahertz, joules_from_millijoules, watts_from_milliwatts
 
 MAX_POWER_W = 10_000.0
@@ -220,8 +214,7 @@ class NvmlDriver:
             if instrument.field is None:
                 try:
                     answer: float | DriverError = _plausible(
-                        self._ask("nvmlDeviceGetPowerUsage", device),
-                        _highest_w(device, instrument),
+                        self._ask("nvmlDeviceGetPowerUsage", device), _highest_w(device, instrument)
                     )
                 except DriverError as error:
                     answer = error

@@ -14,12 +14,4 @@ format of a training step), for these have prices of their own.
 from ecorl.edi.matrix import EdiCell, EdiMatrix, edi, edi_from_energy, edi_reading
 from ecorl.edi.times import CellKey, TimeCell
 
-__all__ = [
-    "CellKey",
-    "EdiCell",
-    "EdiMatrix",
-    "TimeCell",
-    "edi",
-    "edi_from_energy",
-    "edi_reading",
-]
+__all__ = ["CellKey", "EdiCell", "EdiMatrix", "TimeCell", "edi", "edi_from_energy", "edi_reading"]

@@ -133,12 +133,7 @@ GROUP = "ecorl.engines"
 
 
 def build_engine(
-    config: cfg.EngineConfig,
-    checkpoint: Path,
-    stage: Stage,
-    device: str,
-    *,
-    dtype: str = "float32",
+    config: cfg.EngineConfig, checkpoint: Path, stage: Stage, device: str, *, dtype: str = "float32"
 ) -> AsyncEngine:
     """Load the configured engine, in a separate process unless ``isolated`` is false.
 
@@ -175,12 +170,7 @@ def build_engine(
 
 
 def engine_spec(
-    config: cfg.EngineConfig,
-    checkpoint: Path,
-    stage: Stage,
-    device: str,
-    *,
-    dtype: str = "float32",
+    config: cfg.EngineConfig, checkpoint: Path, stage: Stage, device: str, *, dtype: str = "float32"
 ) -> EngineSpec:
     """Describe the configured engine, without loading it.
 

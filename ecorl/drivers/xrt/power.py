@@ -14,12 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ecorl.drivers.xrt.card import load_pyxrt, told_of, translated
-from ecorl.errors import (
-    DriverError,
-    DriverNotLoaded,
-    NoPermission,
-    NotSupported,
-)
+from ecorl.errors import DriverError, DriverNotLoaded, NoPermission, NotSupported
 
 BOARD_RAILS = ("12v_pex", "12v_aux", "3v3_pex")
 """The rails that feed the board; all others are derived from these."""

@@ -31,13 +31,7 @@ from ecorl.engines.lanes.threaded import (
     fail,
     failed_future,
 )
-from ecorl.engines.protocol import (
-    LogprobResult,
-    Refresh,
-    Refreshed,
-    ScoreBatch,
-    ScoreResult,
-)
+from ecorl.engines.protocol import LogprobResult, Refresh, Refreshed, ScoreBatch, ScoreResult
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
 from ecorl.records import FaultKind
 

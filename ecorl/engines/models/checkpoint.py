@@ -20,10 +20,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ecorl.engines.models.decoder_config import (
-    DecoderConfig,
-    read_config,
-)
+from ecorl.engines.models.decoder_config import DecoderConfig, read_config
 from ecorl.engines.models.gating import REGRESSION, Gating, layer_name
 from ecorl.engines.protocol import Float32
 from ecorl.errors import CheckpointError

@@ -22,11 +22,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from ecorl.telemetry.sampling.messages import (
-    decode_specs,
-    encode_ready,
-    encode_samples,
-)
+from ecorl.telemetry.sampling.messages import decode_specs, encode_ready, encode_samples
 from ecorl.telemetry.sources.registry import open_source
 from ecorl.telemetry.sources.specs import EdgeSource, PowerSource
 

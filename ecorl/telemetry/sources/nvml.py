@@ -232,14 +232,7 @@ class NvmlSource:
         if not gpu.lost:
             utilisation = self._optional(lambda: self._driver.utilisation(gpu.device))
         sample = PowerSample(
-            gpu.device_id,
-            t_s,
-            power_w,
-            energy_j,
-            utilisation,
-            self.provenance,
-            _source(gpu),
-            error,
+            gpu.device_id, t_s, power_w, energy_j, utilisation, self.provenance, _source(gpu), error
         )
         gpu.newest = _judged(gpu, sample)
         return gpu.newest

@@ -55,11 +55,7 @@ def missing_part(path: Path) -> str | None:
 
 
 def check_bitstream(
-    path: Path,
-    *,
-    platform: str | None,
-    model: DecoderConfig | None,
-    emulated: bool,
+    path: Path, *, platform: str | None, model: DecoderConfig | None, emulated: bool
 ) -> Manifest:
     """Check that a host may load a file.
 

@@ -208,10 +208,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "target_clock_mhz": _CLOCK,
     "clock_mhz": _CLOCK,
     "timing_met": _TRUTH,
-    "utilisation": (
-        _each(_is_use),
-        "null, or used, available and percent by kind, none below 0",
-    ),
+    "utilisation": (_each(_is_use), "null, or used, available and percent by kind, none below 0"),
     "synthesis": (_each(_is_texts), "null, or lists of texts by kernel"),
     "built": _TRUTH,
     "provenance": (

@@ -207,11 +207,7 @@ def write_container(
 
 
 def container_bytes(
-    kernels: Sequence[KernelInterface],
-    library: bytes,
-    memory: BankMap,
-    *,
-    platform: str = PLATFORM,
+    kernels: Sequence[KernelInterface], library: bytes, memory: BankMap, *, platform: str = PLATFORM
 ) -> bytes:
     """Content of a C-simulation container.
 

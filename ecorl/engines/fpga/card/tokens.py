@@ -215,14 +215,7 @@ def lay_out(segments: Segments, first: int, last: int, wanted: Int64) -> TokenLa
         records[rows, POSITION] = segment.position + np.arange(segment.length)
     np.add.at(records[:, N_OUTPUTS], output_rows, 1)
     return TokenLayout(
-        next_tail,
-        stride,
-        first_wanted,
-        records,
-        tuple(placed),
-        output_rows,
-        n_pages,
-        n_entries,
+        next_tail, stride, first_wanted, records, tuple(placed), output_rows, n_pages, n_entries
     )
 
 

@@ -98,9 +98,7 @@ class Resident:
 
 
 def place(
-    residents: Sequence[Resident],
-    profile: DeviceProfile,
-    weight_channels: int = WEIGHT_CHANNELS,
+    residents: Sequence[Resident], profile: DeviceProfile, weight_channels: int = WEIGHT_CHANNELS
 ) -> HbmLayout | None:
     """Place models and the buffers of their batches on a card's channels.
 

@@ -348,10 +348,6 @@ def _step_calls(
         return [GemmCall(m, n, size) for size in slices]
     return [
         VectorCall(
-            step.operation,
-            m,
-            step.columns(model, n),
-            head=step.head(model),
-            parts=len(slices) or 1,
+            step.operation, m, step.columns(model, n), head=step.head(model), parts=len(slices) or 1
         )
     ]

@@ -74,11 +74,7 @@ PORTS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("mha_int8", "rows"),
     ),
     "jobs": (("kv_cache_router", "jobs"),),
-    "pages": (
-        ("kv_cache_router", "sources"),
-        ("kv_cache_router", "pages"),
-        ("mha_int8", "pages"),
-    ),
+    "pages": (("kv_cache_router", "sources"), ("kv_cache_router", "pages"), ("mha_int8", "pages")),
     "table": (("kv_cache_router", "table"), ("mha_int8", "table")),
     "blocks": (("mha_int8", "blocks"),),
     "context": (("mha_int8", "context"), ("vector_ops", "acc")),
