@@ -4,6 +4,9 @@ A plug-in registers a factory in the group ``ecorl.engines``. It is called as
 ``factory(checkpoint, stage, device, **options)`` and returns an
 `ecorl.engines.protocol.InferenceEngine`; ``options`` is the table ``engine.offload.options``. An
 engine that occupies a card's memory may give the number of bytes in an attribute ``card_bytes``.
+
+Facts about the configured cards, their bitstreams and memory banks, are asked here too, so that a
+run need not know the engines' internals.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -22,10 +26,17 @@ import numpy as np
 from ecorl import config as cfg
 from ecorl.config import FaultInjection
 from ecorl.devices import load_profile
-from ecorl.engines.fpga.card.backend import KernelBackend
+from ecorl.engines.fpga.bitstream.manifest import missing_part
+from ecorl.engines.fpga.card.backend import KEY, KernelBackend, is_emulated
+from ecorl.engines.fpga.kernels.banks import overfull_bank
 from ecorl.engines.lanes.isolated import IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
-from ecorl.engines.lanes.threaded import AsyncEngine, EngineFacts, ThreadedEngine, answer
+from ecorl.engines.lanes.threaded import (
+    AsyncEngine,
+    EngineFacts,
+    EngineSpec,
+    ThreadedEngine,
+    answer,
+)
 from ecorl.engines.protocol import (
     InferenceEngine,
     LogprobResult,
@@ -269,3 +280,46 @@ def _load(spec: EngineSpec) -> InferenceEngine:
             "ecorl.engines.protocol.InferenceEngine"
         )
     return engine
+
+
+def real_cards(config: cfg.EngineConfig) -> tuple[int, ...]:
+    """Numbers of the real cards that the configured engine computes on.
+
+    Returns:
+        XRT's numbers; empty for an engine without cards, and for one whose kernels are emulated.
+    """
+    offload = config.offload
+    if not isinstance(offload, cfg.FpgaEngineConfig) or is_emulated(offload.bitstream):
+        return ()
+    return tuple(offload.cards)
+
+
+def missing_bitstream(config: cfg.EngineConfig) -> str | None:
+    """Tell that the configured bitstream is not on this machine, in words.
+
+    Args:
+        config: the ``engine`` table.
+
+    Returns:
+        Key, path as it is configured, and what is not there; None where nothing is missing.
+    """
+    named = config.offload.bitstream if isinstance(config.offload, cfg.FpgaEngineConfig) else None
+    if named is None:
+        return None
+    try:
+        missing = missing_part(Path(named).expanduser())
+    except RuntimeError as error:  # a user's folder, of a user that does not exist
+        missing = str(error)
+    return None if missing is None else f"{KEY}.bitstream = '{named}': {missing}"
+
+
+def memory_conflict(engines: Iterable[AsyncEngine]) -> str | None:
+    """Check that the weights of engines fit the memory banks of the card that they share.
+
+    Returns:
+        What they need of the first bank that does not hold them, in words; None when all banks do.
+    """
+    banks = Counter[str]()
+    for engine in engines:
+        banks.update(engine.card_banks or {})
+    return overfull_bank(banks, {})

@@ -25,8 +25,7 @@ from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.validation import scoring
 from ecorl.engines.fpga.validation.preference_pairs import TokenPair
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
-from ecorl.engines.lanes.threaded import ThreadedEngine
+from ecorl.engines.lanes.threaded import EngineSpec, ThreadedEngine
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import ScoreBatch, reward_position
 from ecorl.engines.torch.engine import TorchEngine

@@ -25,9 +25,8 @@ from ecorl.engines.fpga.csim.build import Build
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.cycles.model import BatchShape, CardTime, CycleModel
-from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder
-from ecorl.engines.fpga.kernels.limits import check_widths
-from ecorl.engines.fpga.prefix_sharing import Segments, segments_of
+from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, Segments, segments_of
+from ecorl.engines.fpga.kernels.interfaces import check_widths
 from ecorl.engines.fpga.verdict import obey
 from ecorl.engines.models.checkpoint import expected_tensors, load_decoder
 from ecorl.engines.models.decoder_config import DecoderConfig, read_config

@@ -21,13 +21,16 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from ecorl.child_process import start_module, wait_or_kill
-from ecorl.engines.lanes.messages import EngineSpec, Fault, StartEngine, error_of
 from ecorl.engines.lanes.threaded import (
     EngineEnd,
     EngineFacts,
+    EngineSpec,
+    Fault,
     JobQueue,
     LaneJob,
     Result,
+    StartEngine,
+    error_of,
     fail,
     failed_future,
 )

@@ -19,7 +19,7 @@ from ecorl.config import Config
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
 from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import Fault, error_of
+from ecorl.engines.lanes.threaded import Fault, error_of
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import EngineError
 from ecorl.records import Action, FaultEvent, FaultKind, GuardRefusal, Role, StageWork

@@ -16,7 +16,7 @@ from ecorl.config import Config
 from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
 from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import Fault, fault_of
+from ecorl.engines.lanes.threaded import Fault, fault_of
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger

@@ -18,8 +18,7 @@ from ecorl.errors import DataError, EcorlError, UserError
 from ecorl.records import FOREIGN_COUNTER, PowerSample, Provenance, SmoothedPower
 from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.sampling.counter_fill import CounterFill
-from ecorl.telemetry.sampling.messages import SourceReport, decode
-from ecorl.telemetry.sampling.sampler_process import SamplerProcess
+from ecorl.telemetry.sampling.messages import SamplerProcess, SourceReport, decode
 from ecorl.telemetry.smoothing import Smoother
 from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.registry import build

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
+from ecorl.engines.lanes.threaded import EngineSpec
 from ecorl.engines.protocol import InferenceEngine, ScoreBatch
 from ecorl.engines.registry import FaultyEngine, make_engine
 from ecorl.engines.validate import check_logprobs, check_score

@@ -16,8 +16,8 @@ from ecorl.devices.host import DeviceFigure, HostCpu, complete_host_figures
 from ecorl.devices.profile import UNITS
 from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel, attention_calls, mean_rows
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.fpga.kernels.sequence import LAYER_STARTS
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.errors import ConfigError
 from ecorl.records import (
     Action,

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from ecorl import __version__
 from ecorl.engines.fpga.bitstream import csynth, vitis
-from ecorl.engines.fpga.bitstream.check import provenance_of
 from ecorl.engines.fpga.bitstream.manifest import (
     BitstreamTarget,
     Manifest,
     manifest_path,
+    provenance_of,
     write_manifest,
 )
 from ecorl.engines.fpga.bitstream.vitis import platform_name
@@ -29,8 +29,12 @@ from ecorl.engines.fpga.bitstream.xclbin import container_bytes, parse_container
 from ecorl.engines.fpga.csim.build import compiler_of, csim_library, kernel_root, kernels_digest
 from ecorl.engines.fpga.csim.cache import locked
 from ecorl.engines.fpga.kernels.banks import CARD, PLATFORM, card_memory, connectivity_config
-from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces, read_qor
-from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.fpga.kernels.interfaces import (
+    KernelInterface,
+    kernel_interfaces,
+    read_qor,
+    shape_limits,
+)
 from ecorl.errors import BitstreamError, BuildError, ConfigError, SynthesisReportError
 from ecorl.files import write_whole
 

@@ -1,10 +1,8 @@
 """The host of a card: memory, kernel starts, queues, faults.
 
 backend       which backend runs the kernels: C-simulation, XRT in emulation, XRT on cards
-image         a model's constants in the order of the card's memory
-weights       uploads them, and compares what the card holds with what was sent
-tokens        rows and pages of a group's tokens, and which attends to which
-plan          a group as kernel starts on buffers: pure data
+image         a model's constants in the order of the card's memory, and their upload
+plan          rows and pages of a group's tokens, and its kernel starts on buffers: pure data
 plan_builder  builds such plans
 runner        buffers of one opened card, and runs of plans on it
 health        opens, resets and quarantines a card

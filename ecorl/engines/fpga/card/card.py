@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ecorl.engines.fpga.card.health import CardHealth, CardSetup, CardState, Occupancy
+from ecorl.engines.fpga.card.image import Weights
 from ecorl.engines.fpga.card.plan import KernelPlan
 from ecorl.engines.fpga.card.runner import GroupResult
-from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.kernels.banks import SLOTS
 from ecorl.errors import DriverError
 

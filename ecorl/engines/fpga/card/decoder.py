@@ -16,14 +16,13 @@ import numpy as np
 
 from ecorl.engines.fpga.card.card import Card, CardStatus
 from ecorl.engines.fpga.card.health import CardSetup, CardState
-from ecorl.engines.fpga.card.plan import KernelPlan
+from ecorl.engines.fpga.card.image import Weights
+from ecorl.engines.fpga.card.plan import KernelPlan, lay_out
 from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.card.runner import GroupResult
-from ecorl.engines.fpga.card.tokens import lay_out
-from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
-from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, DecodeRequest, Int32
+from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, DecodeRequest, Int32, Segments
 from ecorl.engines.fpga.kernels.banks import bytes_by_bank, overfull_bank
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
@@ -31,7 +30,6 @@ from ecorl.engines.fpga.numerics.formats import (
     decoder_digest,
     integer_decoder,
 )
-from ecorl.engines.fpga.prefix_sharing import Segments
 from ecorl.engines.protocol import Int64
 from ecorl.errors import CheckpointError, DriverError, EngineCrashed, EngineError
 

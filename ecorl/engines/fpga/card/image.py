@@ -3,26 +3,32 @@
 Four regions: the halves of the weight words, which gemm_int8 reads through two ports, the constants
 of channels and norms, and the tables of tokens and positions. `place_model` chooses the places,
 `fill` writes the constants there, into the host's copy of a card's buffer or any other array.
+
+A model's weights are uploaded with it, and verified by reading them back.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.drivers.xrt.card import CardBuffer
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.kernels.sequence import HEAD_BLOCK, LAYER_LINEARS, input_slices
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
     IntegerLinear,
     IntegerNorm,
+    Scale,
     rope_tables,
 )
+from ecorl.engines.models.decoder_config import DecoderConfig
+from ecorl.errors import DriverError
 
 WORD = 64
 """Bytes of a 512-bit word."""
@@ -112,6 +118,17 @@ class PlacedModel:
     rope: int
     n_positions: int
     sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CardModel:
+    """Constants of a model that kernel starts carry, and the places of those on the card."""
+
+    config: DecoderConfig
+    fraction_bits: int
+    eps: Scale
+    score_scale: Scale
+    placed: PlacedModel
 
 
 REGIONS = ("low", "high", "sides", "tables")
@@ -323,3 +340,75 @@ def position_table(decoder: IntegerDecoder, n_positions: int) -> npt.NDArray[np.
     table = np.zeros((n_positions, 2, ROPE_WORDS // 2 * TABLE_LANES), np.int16)
     table[:, 0, : cosine.shape[1]], table[:, 1, : sine.shape[1]] = cosine, sine
     return table
+
+
+_CHUNK_BYTES = 64 << 20  # read back at a time: a model has gigabytes, and the host mirrors them
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One version of a model's weights.
+
+    Attributes:
+        model: constants and places.
+        write: writes the bytes of each of `REGIONS` into arrays of ``model.placed.sizes`` bytes.
+    """
+
+    model: CardModel
+    write: Callable[[Mapping[str, Bytes]], None]
+
+    @classmethod
+    def of(cls, decoder: IntegerDecoder, library: CsimLibrary, n_positions: int) -> Weights:
+        """Place the weights of a model.
+
+        Args:
+            decoder: the model in integers.
+            library: packs the weights.
+            n_positions: longest row, tokens.
+        """
+        placed = place_model(decoder, n_positions)
+        integers = (decoder.fraction_bits, decoder.eps, decoder.score_scale)
+        model = CardModel(decoder.config, *integers, placed)
+        return cls(model, lambda image: fill(image, placed, decoder, library))
+
+
+def upload(weights: Weights, buffers: Mapping[str, CardBuffer]) -> str:
+    """Upload weights to a card, read them back and compare.
+
+    Args:
+        weights: one version of a model's weights.
+        buffers: the card's buffers of `REGIONS`, by name.
+
+    Returns:
+        SHA-256 of the bytes that the card holds.
+
+    Raises:
+        DriverError: when a transfer fails, or the card holds other bytes than were sent.
+    """
+    weights.write({name: buffers[name].host for name in REGIONS})
+    sent = digest_of(buffers[name].host for name in REGIONS)
+    for name in REGIONS:
+        buffers[name].upload()
+    arrived = digest_on_card(buffers)
+    if arrived != sent:
+        raise DriverError(f"weights arrived as sha256:{arrived[:12]}, sent were sha256:{sent[:12]}")
+    return arrived
+
+
+def digest_on_card(buffers: Mapping[str, CardBuffer]) -> str:
+    """SHA-256 of the weights that the card holds; the host's copies are overwritten with them.
+
+    Raises:
+        DriverError: when a transfer fails.
+    """
+    digest = hashlib.sha256()
+    for name in REGIONS:
+        buffer = buffers[name]
+        for at in range(0, buffer.n_bytes, _CHUNK_BYTES):
+            n_bytes = min(_CHUNK_BYTES, buffer.n_bytes - at)
+            part = buffer.part(at, n_bytes)
+            np.invert(
+                part.host, out=part.host
+            )  # so that the host's copy cannot pass for the card's
+            digest.update(np.ascontiguousarray(part.download()).data)
+    return digest.hexdigest()

@@ -12,8 +12,12 @@ from types import ModuleType
 from ecorl import errors
 from ecorl.drivers.xrt.card import OpenCard, card_name, load_pyxrt
 from ecorl.drivers.xrt.reset import reset_card
-from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
-from ecorl.engines.fpga.bitstream.manifest import Manifest, file_digest
+from ecorl.engines.fpga.bitstream.manifest import (
+    Manifest,
+    check_bitstream,
+    file_digest,
+    same_platform,
+)
 from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX, write_container
 from ecorl.engines.fpga.card.backend import Host, KernelBackend
 from ecorl.engines.fpga.card.emulation import MODE, can_emulate, emulated_pyxrt
@@ -21,8 +25,7 @@ from ecorl.engines.fpga.card.health import CardLimits, CardSetup
 from ecorl.engines.fpga.csim.build import Build, csim_library
 from ecorl.engines.fpga.csim.cache import cache_folder, locked
 from ecorl.engines.fpga.kernels.banks import card_memory
-from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces
-from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces, shape_limits
 from ecorl.engines.models.decoder_config import DecoderConfig
 
 logger = logging.getLogger(__name__)

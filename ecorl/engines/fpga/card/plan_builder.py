@@ -15,6 +15,7 @@ from ecorl.engines.fpga.card.image import (
     BLOCK_ROWS,
     WORD,
     Bytes,
+    CardModel,
     PlacedLinear,
     PlacedModel,
     PlacedNorm,
@@ -22,8 +23,14 @@ from ecorl.engines.fpga.card.image import (
     code_words,
     words,
 )
-from ecorl.engines.fpga.card.plan import UNWRITTEN, At, CardModel, KernelPlan, KernelStart
-from ecorl.engines.fpga.card.tokens import ROW_FIELDS, TokenLayout
+from ecorl.engines.fpga.card.plan import (
+    ROW_FIELDS,
+    UNWRITTEN,
+    At,
+    KernelPlan,
+    KernelStart,
+    TokenLayout,
+)
 from ecorl.engines.fpga.cycles.vector import token_beats
 from ecorl.engines.fpga.kernels import sequence
 from ecorl.engines.fpga.numerics.formats import Scale

@@ -18,10 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.drivers.xrt.card import CardBuffer, KernelRun, OpenCard, RunState
-from ecorl.engines.fpga.card.image import WORD, Bytes, Words
-from ecorl.engines.fpga.card.plan import UNWRITTEN, At, KernelPlan, KernelStart
-from ecorl.engines.fpga.card.tokens import MARK, N_OUTPUTS, ROW_FIELDS, TOKEN
-from ecorl.engines.fpga.card.weights import Weights, upload
+from ecorl.engines.fpga.card.image import WORD, Bytes, Weights, Words, upload
+from ecorl.engines.fpga.card.plan import (
+    MARK,
+    N_OUTPUTS,
+    ROW_FIELDS,
+    TOKEN,
+    UNWRITTEN,
+    At,
+    KernelPlan,
+    KernelStart,
+)
 from ecorl.engines.fpga.kernels.banks import PORTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import DriverError

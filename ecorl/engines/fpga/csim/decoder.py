@@ -15,10 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ecorl.engines.fpga.csim.library import CsimLibrary
-from ecorl.engines.fpga.int8_decoder import Decoder, DecodeRequest, Int32, fixed_results
+from ecorl.engines.fpga.int8_decoder import (
+    Decoder,
+    DecodeRequest,
+    Int32,
+    fixed_results,
+    segments_of,
+)
 from ecorl.engines.fpga.kernels.sequence import HEAD_BLOCK, input_slices
 from ecorl.engines.fpga.numerics import formats
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.engines.protocol import Float32, Int64
 from ecorl.errors import BuildError, ConfigError, EngineError
 

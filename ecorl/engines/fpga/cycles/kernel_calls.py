@@ -22,8 +22,7 @@ from typing import ClassVar, TypeAlias
 
 from ecorl.engines.fpga.cycles.attention import PAGE, MhaCall, page_beats
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import CallTotals, GemmCall, depth
-from ecorl.engines.fpga.cycles.score import ScoreCall
+from ecorl.engines.fpga.cycles.kernels import CallTotals, GemmCall, ScoreCall, depth
 from ecorl.engines.fpga.cycles.vector import VectorCall, token_beats
 from ecorl.engines.fpga.kernels import sequence
 from ecorl.records import ModelShape
@@ -229,7 +228,7 @@ def kernel_starts(model: ModelShape, batch: BatchShape) -> int:
     A call of `token_calls` is one start. The router writes all heads and rows of a layer in one
     start, and rows that continue inside a page in one more, since an earlier start has written that
     page: these are the rows behind a shared prompt, and the tokens from a row's first wanted one
-    on, which are stored apart (`ecorl.engines.fpga.card.tokens`). Attention computes all blocks of
+    on, which are stored apart (`ecorl.engines.fpga.card.plan`). Attention computes all blocks of
     a layer in one start. A batch of more than `GROUP_TOKENS` tokens is cut into groups, each with
     all of these starts. Copies of a kernel are assumed to start together.
 
@@ -254,7 +253,7 @@ def _router_starts(batch: BatchShape) -> int:
     """Count the starts of the router in a layer: one more than a part waits for at most.
 
     A part that goes on inside a page waits for the one that began it
-    (`ecorl.engines.fpga.card.tokens`). A row's wanted tokens are assumed to end it.
+    (`ecorl.engines.fpga.card.plan`). A row's wanted tokens are assumed to end it.
     """
     most, prompt = 0, 0
     for first, n, wanted in zip(batch.firsts, batch.lengths, batch.wanted, strict=True):

@@ -14,6 +14,7 @@ from typing import ClassVar
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
 from ecorl.engines.fpga.cycles.kernels import (
     BLOCK_ROWS,
+    CHANNEL_WORDS,
     CallTotals,
     arranged_pause,
     arranged_runs,
@@ -77,9 +78,6 @@ class Chain:
         """When the last word of the last stage leaves."""
         return max((b + busy + sum(self._tails[i:]) for b, busy, i in self._work), default=0.0)
 
-
-CHANNEL_WORDS = 3
-"""Words of constants for 16 channels: mantissas, shifts, biases."""
 
 _PAIR_LAG = 8  # words from a word to its partners in RoPE
 _STEP_CODES, _TABLE_LANES, _MAX_SLICE = 4, 32, 16_384

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ecorl.engines.fpga.validation.rank_flips import SIDES
-from ecorl.engines.models.doubled_begin import DoubledBegin, begin_of, own_begin
+from ecorl.engines.fpga.verdict import SIDES
+from ecorl.engines.models.text_tokenizer import DoubledBegin, begin_of, own_begin
 from ecorl.engines.protocol import Int64
 from ecorl.engines.torch.loading import loading_errors
 from ecorl.errors import CheckpointError, DataError, MissingToolError

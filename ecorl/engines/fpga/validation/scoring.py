@@ -21,7 +21,7 @@ from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.validation.preference_pairs import TokenPair
-from ecorl.engines.fpga.validation.rank_flips import SIDES, PrecisionStudy, study_of
+from ecorl.engines.fpga.verdict import SIDES, PrecisionStudy, study_of
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.models.equalise import equalised
 from ecorl.engines.torch import loading

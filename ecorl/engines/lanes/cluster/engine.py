@@ -24,12 +24,13 @@ from ecorl.engines.lanes.cluster.worker import (
     files_of,
     manifest_of,
 )
-from ecorl.engines.lanes.messages import Fault, error_of
 from ecorl.engines.lanes.threaded import (
     EngineEnd,
     EngineFacts,
+    Fault,
     LaneJob,
     Result,
+    error_of,
     fail,
     failed_future,
 )

@@ -22,8 +22,7 @@ from filelock import FileLock, Timeout
 
 from ecorl.child_process import SIMULATOR, name_process
 from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import EngineSpec, Fault, fault_of
-from ecorl.engines.lanes.threaded import EngineFacts, Result, answer
+from ecorl.engines.lanes.threaded import EngineFacts, EngineSpec, Fault, Result, answer, fault_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
 from ecorl.errors import CheckpointError

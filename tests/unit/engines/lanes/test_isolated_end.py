@@ -128,7 +128,7 @@ SCRIPT = """
     from pathlib import Path
     import numpy as np
     from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-    from ecorl.engines.lanes.messages import EngineSpec
+    from ecorl.engines.lanes.threaded import EngineSpec
     from ecorl.engines.protocol import ScoreBatch
     from ecorl.records import Stage
 

@@ -9,7 +9,7 @@ import pytest
 from toy_process import LIMITS, spec
 
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec, error_of, fault_of
+from ecorl.engines.lanes.threaded import EngineSpec, error_of, fault_of
 from ecorl.engines.registry import make_engine
 from ecorl.errors import (
     CheckpointError,

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
+from ecorl.engines.lanes.threaded import EngineSpec
 from ecorl.records import Stage
 
 RAISE, HANG, EXIT, LOSE, OWN = 9001, 9002, 9003, 9004, 9005

@@ -12,8 +12,12 @@ import pytest
 
 from ecorl.engines.fpga.bitstream import build as bitstream_build
 from ecorl.engines.fpga.bitstream.build import LOCK, BuildRequest, build_bitstream
-from ecorl.engines.fpga.bitstream.check import check_bitstream
-from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget, manifest_path, read_manifest
+from ecorl.engines.fpga.bitstream.manifest import (
+    BitstreamTarget,
+    check_bitstream,
+    manifest_path,
+    read_manifest,
+)
 from ecorl.engines.fpga.bitstream.xclbin import read_container
 from ecorl.engines.fpga.csim.build import csim_library, kernel_root
 from ecorl.engines.fpga.kernels.banks import PLATFORM

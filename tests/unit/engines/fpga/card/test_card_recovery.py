@@ -11,12 +11,12 @@ import pytest
 
 from ecorl.engines.fpga.card.card import Card
 from ecorl.engines.fpga.card.health import OCCUPANCY_S, CardState, Occupancy
+from ecorl.engines.fpga.card.image import Weights
+from ecorl.engines.fpga.card.plan import lay_out
 from ecorl.engines.fpga.card.plan_builder import plan_rewards
 from ecorl.engines.fpga.card.runner import CardRunner
-from ecorl.engines.fpga.card.tokens import lay_out
-from ecorl.engines.fpga.card.weights import Weights
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.fpga.numerics.formats import integer_decoder
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.errors import DriverError, EngineCrashed, EngineError
 from tests.fakes import cards
 from tests.fakes.pyxrt_faults import Fault

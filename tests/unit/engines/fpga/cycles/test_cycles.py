@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from int8_models import batch_of, card_file, decoder, library, rows_of
 
 from ecorl.devices import check_throughput, load_profile
-from ecorl.engines.fpga.card.image import place_model
-from ecorl.engines.fpga.card.plan import CardModel
+from ecorl.engines.fpga.card.image import CardModel, place_model
+from ecorl.engines.fpga.card.plan import lay_out
 from ecorl.engines.fpga.card.plan_builder import plan_rewards
-from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.csim.library import gemm_counts
 from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts
 from ecorl.engines.fpga.cycles.hbm import IDEAL, Memory, memory_of
@@ -28,14 +27,13 @@ from ecorl.engines.fpga.cycles.kernel_calls import (
     forward_calls,
     kernel_starts,
 )
-from ecorl.engines.fpga.cycles.kernels import GemmCall, call_cost, depth
+from ecorl.engines.fpga.cycles.kernels import GemmCall, ScoreCall, call_cost, depth
 from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, attention_calls
-from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.fpga.kernels.sequence import LAYER_STARTS
 from ecorl.engines.fpga.numerics.formats import integer_decoder
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
