@@ -342,13 +342,8 @@ def _decoding_cost(
     )
     step = gpu_pass.pass_cost(work, gpu_pass.gpu_limits(profile), parameters, n_shards)
     above_idle_j = step.energy_j - n_shards * profile.value("idle_w") * step.time_s
-    return _PhaseCost(
-        steps * step.compute_s,
-        steps * step.memory_s,
-        steps * step.fixed_s,
-        steps * step.time_s,
-        steps * above_idle_j,
-    )
+    parts = (step.compute_s, step.memory_s, step.fixed_s, step.time_s, above_idle_j)
+    return _PhaseCost(*(steps * part for part in parts))
 
 
 def _link_time(work: StageWork, profile: DeviceProfile) -> float:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -50,6 +50,8 @@ from ecorl.errors import ConfigError, EngineCrashed
 from ecorl.records import DeviceKind, Stage
 
 logger = logging.getLogger(__name__)
+
+AnyResult = TypeVar("AnyResult", ScoreResult, LogprobResult)
 
 EXIT_CODE = 70
 """Exit code of an injected process exit (EX_SOFTWARE of sysexits.h)."""
@@ -85,30 +87,12 @@ class FaultyEngine(EngineFacts):
     def score(self, batch: ScoreBatch) -> ScoreResult:
         """Score as the inner engine does, with the faults of this call."""
         faults = self._begin_call()
-        result = self._inner.score(batch)
-        for fault in faults:
-            if fault.kind == "nan":
-                values = result.values.copy()
-                values[[row for row in fault.rows if 0 <= row < len(values)]] = np.nan
-                result = replace(result, values=values)
-            elif fault.kind == "shape":
-                result = replace(result, values=result.values[:-1])
-        return result
+        return _damaged(self._inner.score(batch), faults)
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
         """Compute log-probs as the inner engine does, with the faults of this call."""
         faults = self._begin_call()
-        result = self._inner.logprobs(batch)
-        for fault in faults:
-            if fault.kind == "nan":
-                rows = [
-                    np.full_like(row, np.nan) if index in fault.rows else row
-                    for index, row in enumerate(result.values)
-                ]
-                result = replace(result, values=tuple(rows))
-            elif fault.kind == "shape":
-                result = replace(result, values=result.values[:-1])
-        return result
+        return _damaged(self._inner.logprobs(batch), faults)
 
     def load_weights(self, checkpoint: Path) -> str:
         """Load weights as the inner engine does; no fault is injected, and no call counted.
@@ -141,6 +125,22 @@ class FaultyEngine(EngineFacts):
 
 
 GROUP = "ecorl.engines"
+
+
+def _damaged(result: AnyResult, faults: Sequence[FaultInjection]) -> AnyResult:
+    """A result with the values that faults leave of it."""
+    for fault in faults:
+        if fault.kind == "shape":
+            result = replace(result, values=result.values[:-1])
+        elif fault.kind == "nan" and isinstance(result, ScoreResult):
+            values = result.values.copy()
+            values[[row for row in fault.rows if 0 <= row < len(values)]] = np.nan
+            result = replace(result, values=values)
+        elif fault.kind == "nan":
+            rows = enumerate(result.values)
+            damaged = (np.full_like(v, np.nan) if i in fault.rows else v for i, v in rows)
+            result = replace(result, values=tuple(damaged))
+    return result
 
 
 def build_engine(
@@ -243,21 +243,16 @@ def make_engine(
     return FaultyEngine(engine, spec.faults, first_call=calls_done, own_process=own_process)
 
 
-def plugin_names() -> list[str]:
-    """Sorted names of the engines that other packages have registered."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
-
-
 def find_plugin(name: str) -> EntryPoint:
     """Find the entry point of a plug-in.
 
     Raises:
         ConfigError: when none has this name; the message lists the registered names.
     """
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            return point
-    found = plugin_names()
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name in points:
+        return points[name]
+    found = sorted(points)
     allowed = f"one of {found}" if found else "a registered engine; none is installed"
     raise ConfigError("engine.offload.name", name, f"{allowed} (entry-point group {GROUP})")
 

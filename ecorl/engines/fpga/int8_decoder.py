@@ -3,9 +3,9 @@
 The C-simulation (`ecorl.engines.fpga.csim.decoder`) and cards (`ecorl.engines.fpga.card.decoder`)
 implement it. Both return fixed-point numbers and marks; this module turns them into floats.
 
-Rows with the same prompt, as the rows of a GRPO group, compute its tokens once: its keys, values and
-all other values are the same in each row, bit for bit, and the completions continue from there. A
-result does not depend on whether a prompt was shared.
+Rows with the same prompt, as the rows of a GRPO group, compute its tokens once: its keys, values
+and all other values are the same in each row, bit for bit, and the completions continue from there.
+A result does not depend on whether a prompt was shared.
 """
 
 from __future__ import annotations

@@ -99,10 +99,7 @@ class PrecisionStudy:
         Raises:
             KeyError: when it was not studied.
         """
-        for found in self.precisions:
-            if found.name == name:
-                return found
-        raise KeyError(name)
+        return {found.name: found for found in self.precisions}[name]
 
     def lines(self) -> list[str]:
         """The study as a table in plain text."""

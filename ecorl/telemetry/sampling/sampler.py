@@ -82,7 +82,7 @@ class Sampler:
         self._faults: dict[str, str] = {}
         self._logged: set[str] = {"sampler"}
         self.reports: tuple[SourceReport, ...] = ()
-        self._devices: tuple[DeviceInfo, ...] = ()
+        self.devices: tuple[DeviceInfo, ...] = ()
         self._reasons: dict[str, str] = {}
         self._limits_s: dict[str, float] = {}
         self._since_s: dict[str, float] = {}
@@ -138,11 +138,6 @@ class Sampler:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-    @property
-    def devices(self) -> tuple[DeviceInfo, ...]:
-        """The devices that are sampled."""
-        return self._devices
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -268,7 +263,7 @@ class Sampler:
         if first:
             self.reports = reports
             # Asked for several times a stage.
-            self._devices = tuple(device for report in reports for device in report.devices)
+            self.devices = tuple(device for report in reports for device in report.devices)
             for line in self.unread:
                 logger.warning("%s", line)
         self._ready.set()

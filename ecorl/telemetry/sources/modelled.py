@@ -157,16 +157,8 @@ class ModelledSource:
         power_w = None
         if self._utilisation is not None:
             power_w = self._idle_w + (self._active_w - self._idle_w) * self._utilisation
-        return PowerSample(
-            self._device_id,
-            now_s,
-            power_w,
-            energy_j,
-            self._utilisation,
-            self.provenance,
-            self._source,
-            error,
-        )
+        figures = (power_w, energy_j, self._utilisation)
+        return PowerSample(self._device_id, now_s, *figures, self.provenance, self._source, error)
 
 
 def process_cpu_time_s(pid: int) -> float:

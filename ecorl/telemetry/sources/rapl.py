@@ -120,13 +120,5 @@ class RaplSource:
             state.forget()
         elif not state.note(now_s, energy_j):
             energy_j, error = None, COUNTER_STOPPED
-        return PowerSample(
-            state.zone.zone_id,
-            now_s,
-            state.power_w,
-            energy_j,
-            None,
-            self.provenance,
-            f"rapl:{state.zone.name}",
-            error,
-        )
+        figures, source = (state.power_w, energy_j, None), f"rapl:{state.zone.name}"
+        return PowerSample(state.zone.zone_id, now_s, *figures, self.provenance, source, error)

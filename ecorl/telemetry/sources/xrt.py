@@ -82,13 +82,5 @@ class XrtSource:
         except DriverError as fault:
             error = type(fault).__name__
         now_s = 0.5 * (before_s + time.monotonic())
-        return PowerSample(
-            card_id(card.index),
-            now_s,
-            power_w,
-            None,
-            None,
-            self.provenance,
-            "xrt:electrical",
-            error,
-        )
+        figures, device_id = (power_w, None, None), card_id(card.index)
+        return PowerSample(device_id, now_s, *figures, self.provenance, "xrt:electrical", error)

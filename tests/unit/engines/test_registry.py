@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.lanes.isolated import IsolatedEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.registry import (
+    GROUP,
     FaultyEngine,
     build_engine,
     engine_spec,
     make_engine,
-    plugin_names,
 )
 from ecorl.errors import CheckpointError, ConfigError, EngineCrashed
 from ecorl.records import Stage
@@ -29,7 +30,7 @@ def config(offload, faults=()):
 
 
 def test_unknown_plugin_names_those_that_are_there(toy_path):
-    assert {"toy", "toy_broken"} <= set(plugin_names())
+    assert {"toy", "toy_broken"} <= {point.name for point in entry_points(group=GROUP)}
     with pytest.raises(ConfigError, match=r"'toi'.*'toy', 'toy_broken'") as caught:
         build_engine(config({"type": "plugin", "name": "toi"}), NOWHERE, Stage.REWARD, "u55c")
     assert caught.value.key == "engine.offload.name"

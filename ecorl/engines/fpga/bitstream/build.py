@@ -162,7 +162,7 @@ def _build_csim(request: BuildRequest, tell: Tell) -> Manifest:
     library = csim_library("fast", progress=tell)
     tool = f"ecorl {__version__}, {compiler_of(library) or 'unknown compiler'}"
     data = container_bytes(kernel_interfaces(), library.read_bytes(), card_memory())
-    return _store(request, _Product(data, digest, tool, _Reports(None, None, None)))
+    return _store(request, data, digest, tool, _Reports(None, None, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,61 +174,54 @@ class _Reports:
     utilisation: dict[str, dict[str, float | None]] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """Product of a build: the file's content, and what its manifest says of it.
+def _store(
+    request: BuildRequest,
+    data: bytes,
+    digest: str,
+    tool: str,
+    reports: _Reports,
+    settings: bytes | None = None,
+) -> Manifest:
+    """Write a product and its manifest into the folder of the products.
 
-    Attributes:
+    Args:
+        request: of the build.
         data: content of the xclbin.
         digest: of the kernel sources when the build began.
         tool: name and release of the tool that built it.
         reports: of the tools.
         settings: content of emconfig.json, for Vitis' emulations.
     """
-
-    data: bytes
-    digest: str
-    tool: str
-    reports: _Reports
-    settings: bytes | None = None
-
-
-def _store(request: BuildRequest, made: _Product) -> Manifest:
-    """Write a product and its manifest into the folder of the products."""
-    manifest = _manifest_of(request, made)
-    if kernels_digest() != made.digest:
-        raise BuildError("the kernel sources changed during the build: build again")
-    request.out.mkdir(parents=True, exist_ok=True)
-    # Builds of one target would mix their files, and all emulations share emconfig.json.
-    with locked(request.out / LOCK):
-        write_whole(request.product, made.data)
-        if made.settings is not None:
-            write_whole(request.out / EMCONFIG, made.settings)
-        write_manifest(manifest, manifest_path(request.product))
-    return manifest
-
-
-def _manifest_of(request: BuildRequest, made: _Product) -> Manifest:
     kernels, root = kernel_interfaces(), kernel_root()
     part, target_clock_mhz = _one_part(root, kernels)
-    return Manifest(
+    manifest = Manifest(
         file=request.product.name,
         target=request.target,
         platform=vitis.platform_name(request.platform),
         part=part,
-        tool=made.tool,
-        kernels_digest=made.digest,
+        tool=tool,
+        kernels_digest=digest,
         limits=shape_limits(root),
         # Of this build's bytes, not of the file: another build may have replaced it meanwhile.
-        sha256=hashlib.sha256(made.data).hexdigest(),
+        sha256=hashlib.sha256(data).hexdigest(),
         target_clock_mhz=target_clock_mhz,
-        clock_mhz=parse_container(request.product, made.data).clock_mhz,
-        timing_met=made.reports.timing_met,
-        utilisation=made.reports.utilisation,
-        synthesis=made.reports.synthesis,
+        clock_mhz=parse_container(request.product, data).clock_mhz,
+        timing_met=reports.timing_met,
+        utilisation=reports.utilisation,
+        synthesis=reports.synthesis,
         built=True,
-        provenance=provenance_of(request.target, made.reports.synthesis),
+        provenance=provenance_of(request.target, reports.synthesis),
     )
+    if kernels_digest() != digest:
+        raise BuildError("the kernel sources changed during the build: build again")
+    request.out.mkdir(parents=True, exist_ok=True)
+    # Builds of one target would mix their files, and all emulations share emconfig.json.
+    with locked(request.out / LOCK):
+        write_whole(request.product, data)
+        if settings is not None:
+            write_whole(request.out / EMCONFIG, settings)
+        write_manifest(manifest, manifest_path(request.product))
+    return manifest
 
 
 def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, float]:
@@ -301,7 +294,7 @@ def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: st
     linked = _link(job, kernels, objects, config)
     settings = _emulated_card(job) if request.target.is_emulated else None
     reports = _read_reports(job, kernels)
-    return _store(request, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
+    return _store(request, linked.read_bytes(), digest, job.tools.name, reports, settings)
 
 
 def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:

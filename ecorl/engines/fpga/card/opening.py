@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -25,7 +26,7 @@ from ecorl.engines.fpga.card.health import CardLimits, CardSetup
 from ecorl.engines.fpga.csim.build import Build, csim_library
 from ecorl.engines.fpga.csim.cache import cache_folder, locked
 from ecorl.engines.fpga.kernels.banks import card_memory
-from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces, shape_limits
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, shape_limits
 from ecorl.engines.models.decoder_config import DecoderConfig
 
 logger = logging.getLogger(__name__)
@@ -126,12 +127,9 @@ def emulated(container: Path, cards: Sequence[int]) -> Opening:
         MissingToolError: without XRT, pybind11 or a compiler.
         BuildError: when something does not compile.
     """
-    module = emulated_pyxrt()
-    interfaces = kernel_interfaces()
     limits = CardLimits(start_s=EMULATED_START_S)
-    return Opening(
-        tuple(_setup(module, i, container, interfaces, limits, _no_reset) for i in cards), True
-    )
+    setups = _setups(emulated_pyxrt(), cards, container, limits, _no_reset)
+    return Opening(setups, is_emulated=True)
 
 
 def on_cards(
@@ -174,12 +172,9 @@ def on_cards(
             raise errors.BitstreamError(f"{bitstream} is no longer the file that was checked")
 
     reset = reset_card if backend.may_reset else _refused_reset
-    interfaces, limits = kernel_interfaces(), CardLimits()
-    setups = (
-        _setup(module, index, bitstream, interfaces, limits, reset, check)
-        for index in backend.cards
+    return Opening(
+        _setups(module, backend.cards, bitstream, CardLimits(), reset, check), is_emulated=False
     )
-    return Opening(tuple(setups), False)
 
 
 def csim_container(build: Build) -> Path:
@@ -206,21 +201,21 @@ def csim_container(build: Build) -> Path:
     return path
 
 
-def _setup(
+def _setups(
     module: ModuleType,
-    index: int,
+    cards: Sequence[int],
     bitstream: Path,
-    interfaces: Sequence[KernelInterface],
     limits: CardLimits,
     reset: Callable[[str], None],
     check: Callable[[str], None] | None = None,
-) -> CardSetup:
+) -> tuple[CardSetup, ...]:
+    interfaces = kernel_interfaces()
     tops = tuple(interface.top for interface in interfaces)
-
-    def open_card() -> OpenCard:
-        return OpenCard(module, index, bitstream, tops, check)
-
-    return CardSetup(index, open_card, reset, interfaces, limits)
+    openings = [partial(OpenCard, module, index, bitstream, tops, check) for index in cards]
+    return tuple(
+        CardSetup(index, opening, reset, interfaces, limits)
+        for index, opening in zip(cards, openings, strict=True)
+    )
 
 
 def _refused_reset(address: str) -> None:

@@ -246,18 +246,15 @@ class CardRunner:
     def _run_all(self, plan: KernelPlan, slot: int) -> None:
         start_s = time.perf_counter()
         try:
-            self._run_starts(plan, slot)
+            for name in plan.sizes.keys() - SLOTTED:
+                self._memory.reserve(name, plan.sizes[name])
+            for start in plan.before:
+                self._start(start, slot)
+            self._beside.appendleft(lambda: self._spread_marks(plan, slot))
+            for start in (*plan.attend, *plan.after):
+                self._start(start, slot)
         finally:
             self.times.run_s += time.perf_counter() - start_s
-
-    def _run_starts(self, plan: KernelPlan, slot: int) -> None:
-        for name in plan.sizes.keys() - SLOTTED:
-            self._memory.reserve(name, plan.sizes[name])
-        for start in plan.before:
-            self._start(start, slot)
-        self._beside.appendleft(lambda: self._spread_marks(plan, slot))
-        for start in (*plan.attend, *plan.after):
-            self._start(start, slot)
 
     def _spread_marks(self, plan: KernelPlan, slot: int) -> bool:
         records = self._records(plan, slot)

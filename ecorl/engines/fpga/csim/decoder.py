@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.csim.library import CsimLibrary
+from ecorl.engines.fpga.csim.library import CsimLibrary, declare
 from ecorl.engines.fpga.int8_decoder import (
     Decoder,
     DecodeRequest,
@@ -240,6 +240,14 @@ def _channels(heads: Sequence[int] | Indices, d: int) -> Indices:
     return (np.asarray(heads, np.int64)[:, None] * d + np.arange(d)).reshape(-1)
 
 
+_CALL = [_POINTER, _POINTER, _POINTER, _POINTER, _INT]
+_SIGNATURES = {
+    "decoder_gated_rewards": (_INT, _CALL),
+    "decoder_rewards": (_INT, _CALL),
+    "decoder_logprobs": (_INT, [_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, _INT]),
+    "decoder_hidden": (_INT, _CALL),
+}
+
 _FIRST_POSITIONS = 512
 _FAULTS = {
     1: "the host ran out of memory in the C-simulation",
@@ -280,7 +288,10 @@ class Int8Decoder(Decoder):
         self.config = tensors.config
         self.threads = max(1, threads)
         self._library = library
-        _declare(library.handle)
+        try:
+            declare(library.handle, _SIGNATURES)
+        except AttributeError as error:
+            raise BuildError(f"the C-simulation library lacks the decoder: {error}") from error
         self._weight_bits, self._n_cards = weight_bits, n_cards
         self._growing = threading.Lock()
         self._set_weights(formats.integer_decoder(tensors, weight_bits=weight_bits))
@@ -347,19 +358,3 @@ class Int8Decoder(Decoder):
             n = max(_FIRST_POSITIONS, 1 << (length - 1).bit_length())
             self._memory.set_positions(*formats.rope_tables(self.config, n))
             self._n_positions = n
-
-
-def _declare(handle: Any) -> None:
-    pointer = ctypes.c_void_p
-    signatures = {
-        "decoder_gated_rewards": [pointer, pointer, pointer, pointer, _INT],
-        "decoder_rewards": [pointer, pointer, pointer, pointer, _INT],
-        "decoder_logprobs": [pointer, pointer, _INT, _INT, pointer, pointer, _INT],
-        "decoder_hidden": [pointer, pointer, pointer, pointer, _INT],
-    }
-    try:
-        for name, arguments in signatures.items():
-            function: Callable[..., int] = getattr(handle, name)
-            function.restype, function.argtypes = _INT, arguments  # type: ignore[attr-defined]
-    except AttributeError as error:
-        raise BuildError(f"the C-simulation library lacks the decoder: {error}") from error
