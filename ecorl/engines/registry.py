@@ -26,6 +26,7 @@ import numpy as np
 from ecorl import config as cfg
 from ecorl.config import FaultInjection
 from ecorl.devices import load_profile
+from ecorl.engines import protocol
 from ecorl.engines.fpga.bitstream.manifest import missing_part
 from ecorl.engines.fpga.card.backend import KEY, KernelBackend, is_emulated
 from ecorl.engines.fpga.kernels.banks import overfull_bank
@@ -37,21 +38,13 @@ from ecorl.engines.lanes.threaded import (
     ThreadedEngine,
     answer,
 )
-from ecorl.engines.protocol import (
-    InferenceEngine,
-    LogprobResult,
-    Refresh,
-    Refreshed,
-    ScoreBatch,
-    ScoreResult,
-)
 from ecorl.engines.torch.loading import HOST_DEVICE, check_dtype
 from ecorl.errors import ConfigError, EngineCrashed
 from ecorl.records import DeviceKind, Stage
 
 logger = logging.getLogger(__name__)
 
-AnyResult = TypeVar("AnyResult", ScoreResult, LogprobResult)
+AnyResult = TypeVar("AnyResult", protocol.ScoreResult, protocol.LogprobResult)
 
 EXIT_CODE = 70
 """Exit code of an injected process exit (EX_SOFTWARE of sysexits.h)."""
@@ -71,7 +64,7 @@ class FaultyEngine(EngineFacts):
 
     def __init__(
         self,
-        inner: InferenceEngine,
+        inner: protocol.InferenceEngine,
         faults: Sequence[FaultInjection],
         *,
         first_call: int = 0,
@@ -84,12 +77,12 @@ class FaultyEngine(EngineFacts):
         self._next_call = first_call
         self._own_process, self._hang_s = own_process, hang_s
 
-    def score(self, batch: ScoreBatch) -> ScoreResult:
+    def score(self, batch: protocol.ScoreBatch) -> protocol.ScoreResult:
         """Score as the inner engine does, with the faults of this call."""
         faults = self._begin_call()
         return _damaged(self._inner.score(batch), faults)
 
-    def logprobs(self, batch: ScoreBatch) -> LogprobResult:
+    def logprobs(self, batch: protocol.ScoreBatch) -> protocol.LogprobResult:
         """Compute log-probs as the inner engine does, with the faults of this call."""
         faults = self._begin_call()
         return _damaged(self._inner.logprobs(batch), faults)
@@ -100,8 +93,8 @@ class FaultyEngine(EngineFacts):
         Raises:
             EngineError: when the inner engine cannot take over weights.
         """
-        result = answer(self._inner, Refresh(checkpoint))
-        return result.digest if isinstance(result, Refreshed) else ""
+        result = answer(self._inner, protocol.Refresh(checkpoint))
+        return result.digest if isinstance(result, protocol.Refreshed) else ""
 
     def close(self) -> None:
         """Close the inner engine."""
@@ -132,7 +125,7 @@ def _damaged(result: AnyResult, faults: Sequence[FaultInjection]) -> AnyResult:
     for fault in faults:
         if fault.kind == "shape":
             result = replace(result, values=result.values[:-1])
-        elif fault.kind == "nan" and isinstance(result, ScoreResult):
+        elif fault.kind == "nan" and isinstance(result, protocol.ScoreResult):
             values = result.values.copy()
             values[[row for row in fault.rows if 0 <= row < len(values)]] = np.nan
             result = replace(result, values=values)
@@ -225,7 +218,7 @@ def _booked_as(accelerator: str) -> str:
 
 def make_engine(
     spec: EngineSpec, *, calls_done: int = 0, own_process: bool = False
-) -> InferenceEngine:
+) -> protocol.InferenceEngine:
     """Load an engine in this process.
 
     Args:
@@ -257,7 +250,7 @@ def find_plugin(name: str) -> EntryPoint:
     raise ConfigError("engine.offload.name", name, f"{allowed} (entry-point group {GROUP})")
 
 
-def _load(spec: EngineSpec) -> InferenceEngine:
+def _load(spec: EngineSpec) -> protocol.InferenceEngine:
     # Imported here: the parent of an engine process needs neither torch nor the kernels.
     if spec.kind == "torch":
         from ecorl.engines.torch.engine import TorchEngine
@@ -269,7 +262,7 @@ def _load(spec: EngineSpec) -> InferenceEngine:
         return FpgaEngine(spec.checkpoint, spec.stage, device=spec.device, **spec.options)
     factory = find_plugin(spec.name).load()
     engine = factory(spec.checkpoint, spec.stage, spec.device, **spec.options)
-    if not isinstance(engine, InferenceEngine):
+    if not isinstance(engine, protocol.InferenceEngine):
         raise EngineCrashed(
             f"plug-in {spec.name} made a {type(engine).__name__}, which lacks a part of "
             "ecorl.engines.protocol.InferenceEngine"

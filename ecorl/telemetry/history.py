@@ -8,17 +8,7 @@ import threading
 from array import array
 from collections.abc import Iterable
 
-from ecorl.records import (
-    LOSS_ERRORS,
-    MAX_ENERGY_J,
-    MAX_POWER_W,
-    MIN_COVERAGE,
-    EnergyMethod,
-    PowerSample,
-    Provenance,
-    StageEnergy,
-    weakest,
-)
+from ecorl import records
 from ecorl.telemetry import integrate
 
 CONTEXT_S = 2 * integrate.DISPUTED_AFTER_S
@@ -32,7 +22,7 @@ Nothing behind the window is looked at, so that a figure does not change after i
 class _Track:
     """Samples of one device in flat arrays (25 bytes a sample); NaN stands for a missing figure."""
 
-    def __init__(self, provenance: Provenance) -> None:
+    def __init__(self, provenance: records.Provenance) -> None:
         self.t_s = array("d")
         self.power_w = array("d")
         self.energy_j = array("d")
@@ -40,11 +30,11 @@ class _Track:
         self.provenance = provenance
         self.is_foreign = False
 
-    def append(self, sample: PowerSample) -> None:
+    def append(self, sample: records.PowerSample) -> None:
         self.t_s.append(sample.t_s)
-        self.power_w.append(_number(sample.power_w, MAX_POWER_W))
-        self.energy_j.append(_number(sample.energy_j, MAX_ENERGY_J))
-        self.reset.append(sample.error in LOSS_ERRORS)
+        self.power_w.append(_number(sample.power_w, records.MAX_POWER_W))
+        self.energy_j.append(_number(sample.energy_j, records.MAX_ENERGY_J))
+        self.reset.append(sample.error in records.LOSS_ERRORS)
 
     def trim(self, capacity: int) -> None:
         # Cut rarely and by half: removing one sample at a time would cost O(capacity) each.
@@ -107,7 +97,7 @@ class PowerHistory:
         self._tracks: dict[str, _Track] = {}
         self._lock = threading.Lock()
 
-    def register(self, device_id: str, provenance: Provenance) -> None:
+    def register(self, device_id: str, provenance: records.Provenance) -> None:
         """Make a device known before its first sample.
 
         Args:
@@ -117,7 +107,7 @@ class PowerHistory:
         with self._lock:
             self._tracks.setdefault(device_id, _Track(provenance))
 
-    def add(self, samples: Iterable[PowerSample]) -> tuple[PowerSample, ...]:
+    def add(self, samples: Iterable[records.PowerSample]) -> tuple[records.PowerSample, ...]:
         """Append samples; one that is not newer than its device's last is dropped.
 
         A late sample would change the energy of windows that were read already.
@@ -132,7 +122,7 @@ class PowerHistory:
                 if track.t_s and sample.t_s <= track.t_s[-1]:
                     continue
                 track.append(sample)
-                track.provenance = weakest(track.provenance, sample.provenance)
+                track.provenance = records.weakest(track.provenance, sample.provenance)
                 track.trim(self._capacity)
                 kept.append(sample)
         return tuple(kept)
@@ -180,7 +170,7 @@ class PowerHistory:
             high = bisect.bisect_right(track.t_s, t_end_s)
             return tuple(track.reading(i) for i in range(low, high))
 
-    def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> StageEnergy:
+    def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> records.StageEnergy:
         """Energy of one device over a window; see the class for the rule.
 
         The figure is final once `watermark_s` has passed `t_end_s`; before that the counter
@@ -200,8 +190,8 @@ class PowerHistory:
         window = (t_start_s, t_end_s)
         with self._lock:
             track = self._tracks.get(device_id)
-            provenance = Provenance.MODELLED if track is None else track.provenance
-            is_model = provenance is Provenance.MODELLED
+            provenance = records.Provenance.MODELLED if track is None else track.provenance
+            is_model = provenance is records.Provenance.MODELLED
             back_s = t_start_s if is_model else min(t_start_s, t_end_s - CONTEXT_S)
             readings = [] if track is None else track.around(back_s, t_end_s, self.hold_s)
             is_foreign = track is not None and track.is_foreign
@@ -212,10 +202,10 @@ class PowerHistory:
         elif counter_j is not None and not is_model:
             verdict = self._verdict(readings, window)
         energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
-        if method is EnergyMethod.COUNTER and is_model:
-            method = EnergyMethod.MODEL
+        if method is records.EnergyMethod.COUNTER and is_model:
+            method = records.EnergyMethod.MODEL
         length_s = t_end_s - t_start_s
-        return StageEnergy(
+        return records.StageEnergy(
             (device_id,),
             t_start_s,
             t_end_s,
@@ -266,21 +256,21 @@ def _choose(
     integral_j: float | None,
     coverage: float,
     verdict: integrate.CounterVerdict,
-) -> tuple[float | None, EnergyMethod]:
+) -> tuple[float | None, records.EnergyMethod]:
     """The energy to use, J, and the method behind it; see `PowerHistory`."""
     if verdict is integrate.CounterVerdict.DISPUTED:
-        return None, EnergyMethod.DISPUTED
+        return None, records.EnergyMethod.DISPUTED
     if counter_j is not None and verdict is integrate.CounterVerdict.FINE:
-        return counter_j, EnergyMethod.COUNTER
+        return counter_j, records.EnergyMethod.COUNTER
     # Summed spans round: a fully covered window may come out a bit below 1.
-    if integral_j is None or coverage < MIN_COVERAGE - 1e-9:
-        return None, EnergyMethod.NONE
-    return integral_j, _INTEGRALS.get(verdict, EnergyMethod.INTEGRAL)
+    if integral_j is None or coverage < records.MIN_COVERAGE - 1e-9:
+        return None, records.EnergyMethod.NONE
+    return integral_j, _INTEGRALS.get(verdict, records.EnergyMethod.INTEGRAL)
 
 
 _INTEGRALS = {
-    integrate.CounterVerdict.STOPPED: EnergyMethod.INTEGRAL_COUNTER_STOPPED,
-    integrate.CounterVerdict.FOREIGN: EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
+    integrate.CounterVerdict.STOPPED: records.EnergyMethod.INTEGRAL_COUNTER_STOPPED,
+    integrate.CounterVerdict.FOREIGN: records.EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
 }
 """What an integral is called that stands in the place of a counter."""
 

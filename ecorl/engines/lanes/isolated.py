@@ -21,19 +21,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from ecorl.child_process import start_module, wait_or_kill
-from ecorl.engines.lanes.threaded import (
-    EngineEnd,
-    EngineFacts,
-    EngineSpec,
-    Fault,
-    JobQueue,
-    LaneJob,
-    Result,
-    StartEngine,
-    error_of,
-    fail,
-    failed_future,
-)
+from ecorl.engines.lanes import threaded
 from ecorl.engines.protocol import LogprobResult, Refresh, Refreshed, ScoreBatch, ScoreResult
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
 from ecorl.records import FaultKind
@@ -69,7 +57,9 @@ class EngineProcess:
         """Process id."""
         return self._popen.pid
 
-    def start(self, spec: EngineSpec, calls_done: int, start_s: float) -> EngineFacts:
+    def start(
+        self, spec: threaded.EngineSpec, calls_done: int, start_s: float
+    ) -> threaded.EngineFacts:
         """Send the spec and wait until the engine is loaded.
 
         Args:
@@ -86,19 +76,19 @@ class EngineProcess:
             EngineCrashed: when the process ended.
         """
         try:
-            self.link.send(StartEngine(spec, calls_done, tuple(sys.path)))
+            self.link.send(threaded.StartEngine(spec, calls_done, tuple(sys.path)))
             if not self.link.poll(start_s):
                 raise EngineTimeout(f"the engine process was not ready after {start_s:g} s")
             reply = self.link.recv()
         except _LINK_ERRORS as error:
             raise EngineCrashed(f"the engine process {self.fate()} while starting") from error
-        if isinstance(reply, Fault):
-            raise error_of(reply)
-        if not isinstance(reply, EngineFacts):
+        if isinstance(reply, threaded.Fault):
+            raise threaded.error_of(reply)
+        if not isinstance(reply, threaded.EngineFacts):
             raise EngineCrashed(f"the engine process answered {type(reply).__name__}, not Ready")
         return reply
 
-    def exchange(self, request: ScoreBatch | Refresh) -> Result | EcorlError:
+    def exchange(self, request: ScoreBatch | Refresh) -> threaded.Result | EcorlError:
         """Make one call and return its result, or the error that the engine raised.
 
         Raises:
@@ -109,8 +99,8 @@ class EngineProcess:
             reply = self.link.recv()
         except _LINK_ERRORS as error:
             raise EngineCrashed(f"the engine process {self.fate()} during a call") from error
-        if isinstance(reply, Fault):
-            return error_of(reply)
+        if isinstance(reply, threaded.Fault):
+            return threaded.error_of(reply)
         if isinstance(reply, ScoreResult | LogprobResult | Refreshed):
             return reply
         return EngineCrashed(f"the engine process answered {type(reply).__name__}")
@@ -171,7 +161,7 @@ class HostLimits:
     close_s: float = 2.0
 
 
-class IsolatedEngine(EngineFacts):
+class IsolatedEngine(threaded.EngineFacts):
     """Runs any engine in a separate process, behind an asynchronous interface.
 
     It is an `InferenceEngine` too, with blocking `score` and `logprobs`. The constructor returns
@@ -186,17 +176,17 @@ class IsolatedEngine(EngineFacts):
         EngineError: when the process ended or was not ready in time.
     """
 
-    def __init__(self, spec: EngineSpec, limits: HostLimits | None = None) -> None:
+    def __init__(self, spec: threaded.EngineSpec, limits: HostLimits | None = None) -> None:
         self.stage = spec.stage
         self._spec, self._limits = spec, limits or HostLimits()
         self._owner_pid = os.getpid()
-        self._jobs = JobQueue()
+        self._jobs = threaded.JobQueue()
         self._n_calls = 0
         self._process: EngineProcess | None = None
         # One condition guards the state.
         self._state: _Life = _Life.STARTING
         self._reason: EcorlError | None = None
-        self._ends: list[EngineEnd] = []
+        self._ends: list[threaded.EngineEnd] = []
         self._cut_off = False
         self._changed = threading.Condition()
         # A pipe and not an event: the lane's thread waits for a job and for the end of the process
@@ -236,7 +226,7 @@ class IsolatedEngine(EngineFacts):
             self._changed.wait_for(lambda: self._state is not _Life.STARTING, timeout_s)
         return self.available
 
-    def submit(self, batch: ScoreBatch) -> Future[Result]:
+    def submit(self, batch: ScoreBatch) -> Future[threaded.Result]:
         """Queue a batch; never blocks.
 
         A failure is the future's `EcorlError`. While the process restarts the future fails at
@@ -244,10 +234,10 @@ class IsolatedEngine(EngineFacts):
         """
         with self._changed:
             if self.available:
-                return self._queued(LaneJob(batch))
-        return failed_future(self._unavailable())
+                return self._queued(threaded.LaneJob(batch))
+        return threaded.failed_future(self._unavailable())
 
-    def load_weights(self, checkpoint: Path) -> Future[Result]:
+    def load_weights(self, checkpoint: Path) -> Future[threaded.Result]:
         """Load other weights once all earlier batches are done. See `AsyncEngine`.
 
         A process that is started later loads them at its start.
@@ -255,8 +245,8 @@ class IsolatedEngine(EngineFacts):
         with self._changed:
             if self.available:
                 self._spec = replace(self._spec, checkpoint=checkpoint)
-                return self._queued(LaneJob(Refresh(checkpoint)))
-        return failed_future(self._unavailable())
+                return self._queued(threaded.LaneJob(Refresh(checkpoint)))
+        return threaded.failed_future(self._unavailable())
 
     def cancel_and_restart(self) -> None:
         """Kill the process over a hung call and start another in the background.
@@ -269,9 +259,9 @@ class IsolatedEngine(EngineFacts):
                 self._cut_off = True
                 self._enter(_Life.STARTING)
                 self._process.kill()
-        fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
+        threaded.fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
 
-    def take_ends(self) -> tuple[EngineEnd, ...]:
+    def take_ends(self) -> tuple[threaded.EngineEnd, ...]:
         """Return the ends of the process since the last call that no batch has reported."""
         with self._changed:
             ends, self._ends = tuple(self._ends), []
@@ -289,7 +279,7 @@ class IsolatedEngine(EngineFacts):
             if self._state is not _Life.FAILED:
                 self._enter(_Life.CLOSED)
             self._ring()
-        fail(jobs, EngineCrashed(f"engine {self._spec.name} was closed"))
+        threaded.fail(jobs, EngineCrashed(f"engine {self._spec.name} was closed"))
         if threading.current_thread() is not self._thread:
             self._thread.join(self._limits.close_s + 5.0)
         atexit.unregister(self.close)
@@ -310,7 +300,7 @@ class IsolatedEngine(EngineFacts):
             raise EngineError(f"an engine of stage {self.stage} does not give log-probs")
         return result
 
-    def _call(self, batch: ScoreBatch) -> Result:
+    def _call(self, batch: ScoreBatch) -> threaded.Result:
         self.wait_available(self._limits.start_s)
         future = self.submit(batch)
         try:
@@ -339,7 +329,7 @@ class IsolatedEngine(EngineFacts):
                 os.close(self._bell_out)
                 self._bell_in = -1
                 jobs = self._jobs.take_all()
-            fail(jobs, EngineCrashed(f"engine {self._spec.name} has stopped"))
+            threaded.fail(jobs, EngineCrashed(f"engine {self._spec.name} has stopped"))
 
     def _live_once(self) -> tuple[int, EcorlError]:
         """Run one process from start to end; returns its number of good results and its end."""
@@ -367,13 +357,13 @@ class IsolatedEngine(EngineFacts):
                 self._process = None
             process.stop(self._limits.close_s if self._state is _Life.CLOSED else 0.0)
 
-    def _adopt(self, ready: EngineFacts) -> None:
+    def _adopt(self, ready: threaded.EngineFacts) -> None:
         self.take_over(ready)
         with self._changed:
             if self._state is _Life.STARTING:
                 self._enter(_Life.READY)
 
-    def _next_job(self, process: EngineProcess) -> LaneJob | None:
+    def _next_job(self, process: EngineProcess) -> threaded.LaneJob | None:
         """Wait for a job; None when the engine is closed or the process has ended."""
         while self._state is _Life.READY:
             job = self._jobs.head()
@@ -400,11 +390,11 @@ class IsolatedEngine(EngineFacts):
             failed = self._state is _Life.FAILED
             # Elsewhere the failed jobs, the caller's time-out or the constructor report the end.
             if not (jobs or self._cut_off or first_start):
-                self._ends.append(EngineEnd(FaultKind.ENGINE_CRASHED, str(reason)))
+                self._ends.append(threaded.EngineEnd(FaultKind.ENGINE_CRASHED, str(reason)))
             if failed and not first_start:
-                self._ends.append(EngineEnd(FaultKind.ENGINE_GIVEN_UP, str(reason)))
+                self._ends.append(threaded.EngineEnd(FaultKind.ENGINE_GIVEN_UP, str(reason)))
             self._cut_off = False
-        fail(jobs, EngineCrashed(str(reason)))
+        threaded.fail(jobs, EngineCrashed(str(reason)))
         if failed:
             if not first_start:  # at the first start the constructor raises it
                 logger.error("engine %s is given up: %s", self._spec.name, reason)
@@ -416,7 +406,7 @@ class IsolatedEngine(EngineFacts):
         with self._changed:
             self._changed.wait_for(lambda: self._state is _Life.CLOSED, pause_s)
 
-    def _queued(self, job: LaneJob) -> Future[Result]:
+    def _queued(self, job: threaded.LaneJob) -> Future[threaded.Result]:
         """Append a job; the caller holds the condition."""
         self._jobs.add(job)
         self._ring()
