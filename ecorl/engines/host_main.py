@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from ecorl.child_process import SIMULATOR, die_with_parent, hear_keyboard, name_process
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.threaded import EngineFacts, Fault, Result, StartEngine, answer, fault_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
+from ecorl.engines.validate import EngineBoundary
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ integration: they are what makes the hold right when the polling is faster than 
 
 Neither is the truth. `judge_counter` says when the counter cannot be believed: it has stopped, or
 the two figures are too far apart for any bias that is known. Where a GPU tells its average power as
-well, `ecorl.telemetry.sources.own_counter` judges more closely.
+well, `ecorl.telemetry.sources.nvml` judges more closely.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.validation import scoring
-from ecorl.engines.fpga.validation.preference_pairs import TokenPair
+from ecorl.engines.fpga.validation.scoring import TokenPair
 from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
 from ecorl.engines.lanes.threaded import EngineSpec, ThreadedEngine
 from ecorl.engines.models.checkpoint import load_decoder

@@ -14,7 +14,7 @@ from ecorl.cli.output import check_text, make_console, say, writable, writing
 from ecorl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ecorl.engines.fpga.validation.preference_pairs import HeldOutPairs, TokenPair
+    from ecorl.engines.fpga.validation.scoring import HeldOutPairs, TokenPair
     from ecorl.engines.fpga.verdict import OffloadVerdict, PrecisionFigures, PrecisionStudy
 
 REFUSED = 1
@@ -57,7 +57,7 @@ def validate(
     from ecorl.engines.fpga import verdict
     from ecorl.engines.fpga.kernels.interfaces import check_widths
     from ecorl.engines.fpga.validation import scoring
-    from ecorl.engines.fpga.validation.preference_pairs import read_pairs
+    from ecorl.engines.fpga.validation.scoring import read_pairs
     from ecorl.engines.models.checkpoint import load_decoder
 
     if not math.isfinite(budget):

@@ -50,12 +50,7 @@ class EngineProcess:
         except OSError as error:
             ours.close()
             raise EngineCrashed(f"the engine process could not be started: {error}") from error
-        self.link: Connection = Connection(ours.detach())
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._popen.pid
+        self.link, self.pid = Connection(ours.detach()), self._popen.pid
 
     def start(
         self, spec: threaded.EngineSpec, calls_done: int, start_s: float

@@ -28,7 +28,6 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from ecorl import errors
 from ecorl.config import FaultInjection
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.fpga.card.backend import is_emulated
 from ecorl.engines.protocol import (
     InferenceEngine,
@@ -38,6 +37,7 @@ from ecorl.engines.protocol import (
     ScoreBatch,
     ScoreResult,
 )
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import FaultKind, ModelShape, Stage
 
@@ -268,9 +268,6 @@ class JobQueue:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: deque[LaneJob] = deque()
-
-    def __len__(self) -> int:
-        return len(self._jobs)
 
     def add(self, job: LaneJob) -> None:
         """Append a job."""

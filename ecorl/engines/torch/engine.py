@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.packing import COMPARED_EVERY, relative_difference
 from ecorl.engines.protocol import (
     EngineReport,
@@ -34,7 +33,7 @@ from ecorl.engines.protocol import (
     ScoreResult,
 )
 from ecorl.engines.torch import loading, padding
-from ecorl.engines.validate import check_batch
+from ecorl.engines.validate import EngineBoundary, check_batch
 from ecorl.errors import EngineError
 from ecorl.records import Stage
 

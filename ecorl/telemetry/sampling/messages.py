@@ -149,15 +149,11 @@ class SamplerProcess:
         finally:
             os.close(write_fd)
             theirs.close()
+        self.pid = self._popen.pid
         # After `end` nothing may be sent: the descriptor's number may be another file's by then.
         self._orders_lock = threading.Lock()
         with contextlib.suppress(OSError):
             self._orders.sendall(encode_specs(specs).encode(), socket.MSG_NOSIGNAL)
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._popen.pid
 
     def mark_edge(self) -> None:
         """Ask for a reading at once; dropped where the process does not listen. Never raises."""

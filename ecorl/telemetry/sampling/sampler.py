@@ -17,9 +17,8 @@ from dataclasses import replace
 from ecorl.errors import DataError, EcorlError, UserError
 from ecorl.records import FOREIGN_COUNTER, PowerSample, Provenance, SmoothedPower
 from ecorl.telemetry.history import PowerHistory
-from ecorl.telemetry.sampling.counter_fill import CounterFill
+from ecorl.telemetry.sampling.filters import CounterFill, Smoother
 from ecorl.telemetry.sampling.messages import SamplerProcess, SourceReport, decode
-from ecorl.telemetry.smoothing import Smoother
 from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.registry import build
 from ecorl.telemetry.sources.specs import SAMPLER_LOST, DeviceInfo, SourceSpec

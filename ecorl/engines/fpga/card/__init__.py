@@ -8,6 +8,5 @@ runner        buffers of one opened card, and runs of plans on it
 health        opens, resets and quarantines a card
 card          a card with a queue and a thread
 decoder       the forward on several cards, with the interface of the C-simulation's
-emulation     XRT's noop driver with our module in place of pyxrt
-opening       opens emulated or real cards, as configured
+opening       opens emulated cards (XRT's noop driver) or real ones, as configured
 """

@@ -93,7 +93,7 @@ class Card:
     """
 
     def __init__(self, setup: CardSetup, weights: Weights) -> None:
-        self._setup, self._weights = setup, weights
+        self._setup, self._weights, self.index = setup, weights, setup.index
         self._queue: queue.SimpleQueue[_Job | _Load | _Revival | None] = queue.SimpleQueue()
         self._next: _Job | _Load | _Revival | None = None
         self._lock = threading.Lock()
@@ -107,11 +107,6 @@ class Card:
             target=self._run_thread, name=f"ecorl-card{setup.index}", daemon=True
         )
         self._thread.start()
-
-    @property
-    def index(self) -> int:
-        """XRT's number."""
-        return self._setup.index
 
     @property
     def available(self) -> bool:

@@ -21,10 +21,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ecorl.child_process import SIMULATOR, name_process
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.threaded import EngineFacts, EngineSpec, Fault, Result, answer, fault_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import CheckpointError
 from ecorl.files import lockable, write_whole
 
