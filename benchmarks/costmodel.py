@@ -1,11 +1,10 @@
 """How near does the cost model of GPUs come to published measurements of decoding?
 
-Fits eight parameters a GPU to the points in `benchmarks.studies.costmodel.published` and prints
-them, the spread of each and the error at every point. Errors are relative and modelled over
-published; those that are left out are at the points of one model, of a fit to the others. Points
-where the host set the pace, whatever the model, are no part of the fit and are told apart. Beside
-them stands what was measured on an H100 here: scoring, training and decoding of a 1 B model.
-Seconds, no GPU.
+Fits eight parameters a GPU to the points in `ecorl.devices.published` and prints them, the spread
+of each and the error at every point. Errors are relative and modelled over published; those that
+are left out are at the points of one model, of a fit to the others. Points where the host set the
+pace, whatever the model, are no part of the fit and are told apart. Beside them stands what was
+measured on an H100 here: scoring, training and decoding of a 1 B model. Seconds, no GPU.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from benchmarks.studies.costmodel import (
     measured_stages,
     point_errors,
 )
-from benchmarks.studies.costmodel.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
 from ecorl.bench.machine import repository
 from ecorl.devices import load_profile
 from ecorl.devices.gpu_pass import gpu_limits
+from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
 from ecorl.records import Provenance
 
 H100 = "h100_sxm"

@@ -16,11 +16,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.studies.costmodel.published import (
-    ASSUMED_PROMPT_TOKENS,
-    DecodePoint,
-    published_shape,
-)
 from ecorl.devices.gpu_pass import (
     GpuLimits,
     PassCost,
@@ -28,6 +23,7 @@ from ecorl.devices.gpu_pass import (
     decoding_pass,
     pass_cost,
 )
+from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, DecodePoint, published_shape
 
 Floats = npt.NDArray[np.float64]
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.studies.costmodel.published import (
-    ASSUMED_PROMPT_TOKENS,
-    decode_points,
-    published_shape,
-)
+from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, decode_points, published_shape
 
 
 def test_all_points_are_there_and_those_of_a_slow_host_are_told_apart():

@@ -72,9 +72,7 @@ class DecodePoint:
 @cache
 def decode_points() -> tuple[DecodePoint, ...]:
     """All published settings of decoding, in the order of the file."""
-    text = (resources.files("benchmarks.studies.costmodel.published") / "decode.csv").read_text(
-        "utf-8"
-    )
+    text = (resources.files("ecorl.devices.published") / "decode.csv").read_text("utf-8")
     return tuple(
         DecodePoint(
             gpu=row["gpu"],
