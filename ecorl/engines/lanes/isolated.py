@@ -23,7 +23,7 @@ from pathlib import Path
 from ecorl.child_process import start_module, wait_or_kill
 from ecorl.engines.lanes import threaded
 from ecorl.engines.protocol import LogprobResult, Refresh, Refreshed, ScoreBatch, ScoreResult
-from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
+from ecorl.errors import EcorlError, EngineCrashed, EngineTimeout, UserError
 from ecorl.records import FaultKind
 
 _LINK_ERRORS = (EOFError, OSError, pickle.UnpicklingError)
@@ -143,14 +143,12 @@ class HostLimits:
 
     Attributes:
         start_s: limit for loading the engine, with a first build of the kernels, s.
-        call_s: limit of the blocking calls `score` and `logprobs`, s; None waits without limit.
         max_restarts: restarts without a good result in between, before the engine is given up.
         backoff_s: pause before the first restart, s; doubled for each further one.
         close_s: limit for an orderly end, s; after it the process is killed.
     """
 
     start_s: float = 600.0
-    call_s: float | None = 60.0
     max_restarts: int = 3
     backoff_s: float = 0.5
     close_s: float = 2.0
@@ -159,8 +157,7 @@ class HostLimits:
 class IsolatedEngine(threaded.EngineFacts):
     """Runs any engine in a separate process, behind an asynchronous interface.
 
-    It is an `InferenceEngine` too, with blocking `score` and `logprobs`. The constructor returns
-    when the engine is loaded.
+    The constructor returns when the engine is loaded.
 
     Args:
         spec: the engine to load.
@@ -214,12 +211,6 @@ class IsolatedEngine(threaded.EngineFacts):
         """Id of the engine process, or None when there is none."""
         process = self._process
         return process.pid if process else None
-
-    def wait_available(self, timeout_s: float) -> bool:
-        """Wait for a restart in progress; True when the engine is available."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._state is not _Life.STARTING, timeout_s)
-        return self.available
 
     def submit(self, batch: ScoreBatch) -> Future[threaded.Result]:
         """Queue a batch; never blocks.
@@ -278,32 +269,6 @@ class IsolatedEngine(threaded.EngineFacts):
         if threading.current_thread() is not self._thread:
             self._thread.join(self._limits.close_s + 5.0)
         atexit.unregister(self.close)
-
-    # ------------------------------------------------------------ InferenceEngine
-
-    def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Scalar rewards; blocks. See `ecorl.engines.protocol.InferenceEngine`."""
-        result = self._call(batch)
-        if not isinstance(result, ScoreResult):
-            raise EngineError(f"an engine of stage {self.stage} does not score")
-        return result
-
-    def logprobs(self, batch: ScoreBatch) -> LogprobResult:
-        """Completion log-probs; blocks. See `ecorl.engines.protocol.InferenceEngine`."""
-        result = self._call(batch)
-        if not isinstance(result, LogprobResult):
-            raise EngineError(f"an engine of stage {self.stage} does not give log-probs")
-        return result
-
-    def _call(self, batch: ScoreBatch) -> threaded.Result:
-        self.wait_available(self._limits.start_s)
-        future = self.submit(batch)
-        try:
-            return future.result(self._limits.call_s)
-        except TimeoutError:
-            if not future.done():
-                self.cancel_and_restart()
-        return future.result()
 
     # ------------------------------------------------------------ the lane's thread
 

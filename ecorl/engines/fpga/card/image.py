@@ -130,6 +130,11 @@ class CardModel:
     score_scale: Scale
     placed: PlacedModel
 
+    @classmethod
+    def of(cls, decoder: IntegerDecoder, placed: PlacedModel) -> CardModel:
+        """Take the constants from a decoder in the kernels' formats."""
+        return cls(decoder.config, decoder.fraction_bits, decoder.eps, decoder.score_scale, placed)
+
 
 REGIONS = ("low", "high", "sides", "tables")
 """Names of the regions, which are buffers of the card."""
@@ -367,8 +372,7 @@ class Weights:
             n_positions: longest row, tokens.
         """
         placed = place_model(decoder, n_positions)
-        integers = (decoder.fraction_bits, decoder.eps, decoder.score_scale)
-        model = CardModel(decoder.config, *integers, placed)
+        model = CardModel.of(decoder, placed)
         return cls(model, lambda image: fill(image, placed, decoder, library))
 
 

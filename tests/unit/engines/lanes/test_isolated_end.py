@@ -16,8 +16,9 @@ import psutil
 import pytest
 from toy_process import HANG, LIMITS, alive, running, spec, until
 
-from ecorl.engines.lanes.isolated import EngineProcess, HostLimits, IsolatedEngine
+from ecorl.engines.lanes.isolated import EngineProcess
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
+from tests.fakes.blocking_engine import HostLimits, IsolatedEngine
 
 REPO = Path(__file__).resolve().parents[4]
 

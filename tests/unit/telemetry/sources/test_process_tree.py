@@ -476,7 +476,6 @@ def test_many_processes_are_read_more_seldom_and_no_energy_is_lost(kernel, monke
         return look(pid)
 
     monkeypatch.setattr(modelled, "read_stat", slow_look)
-    monkeypatch.setattr(modelled, "read_stat", look)
     monkeypatch.setattr(modelled.time, "thread_time", lambda: cpu_s[0])
     model = PowerModel(20.0, 70.0, (ROOT,), 1)
     source = ModelledSource(MeteredDevice("cpu0", DeviceKind.CPU, model=model))
