@@ -210,9 +210,9 @@ def test_a_counter_that_is_no_count(driver, fake_nvml, monkeypatch):
 def test_utilisation_and_limits(driver, fake_nvml):
     gpu = driver.device(0)
     assert driver.utilisation(gpu) == 0.25
-    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, 650.0, 200.0, 700.0)
+    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, 200.0, 700.0)
     fake_nvml.set("error nvmlDeviceGetPowerManagementLimitConstraints 3")
-    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, 650.0, None, None)
+    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, None, None)
     fake_nvml.set("error nvmlDeviceGetEnforcedPowerLimit 15")
     with pytest.raises(errors.DeviceLost):
         driver.power_limits(gpu)
@@ -221,9 +221,9 @@ def test_utilisation_and_limits(driver, fake_nvml):
 def test_the_state_of_a_board_and_the_drivers_version(driver, fake_nvml):
     gpu = driver.device(0)
     assert driver.version() == "999.0-fake"
-    assert driver.board_state(gpu) == BoardState(1.98e9, 2.619e9, 41.0, 4)
+    assert driver.board_state(gpu) == BoardState(1.98e9, 41.0, 4)
     fake_nvml.set("error nvmlDeviceGetClockInfo 3", "error nvmlDeviceGetTemperature 13")
-    assert driver.board_state(gpu) == BoardState(None, None, None, 4)
+    assert driver.board_state(gpu) == BoardState(None, None, 4)
     fake_nvml.set("error nvmlDeviceGetTemperature 15")
     with pytest.raises(errors.DeviceLost):
         driver.board_state(gpu)

@@ -15,11 +15,9 @@ from ecorl.records import DeviceKind, PowerSample, Provenance
 from ecorl.telemetry.sources import modelled
 from ecorl.telemetry.sources.modelled import ModelledSource
 from ecorl.telemetry.sources.nvml import NvmlSource
-from ecorl.telemetry.sources.rapl import RaplSource
-from ecorl.telemetry.sources.registry import NullSource
+from ecorl.telemetry.sources.registry import NullSource, RaplSource, XrtSource
 from ecorl.telemetry.sources.replay import ReplaySource
 from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel, PowerSource
-from ecorl.telemetry.sources.xrt import XrtSource
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from ecorl.records import Provenance
 from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.sources import modelled
 from ecorl.telemetry.sources.modelled import ModelledSource, process_cpu_time_s
-from ecorl.telemetry.sources.rapl import RaplSource
+from ecorl.telemetry.sources.registry import RaplSource
 from ecorl.telemetry.sources.replay import ReplaySource, read_tracks
 from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel
 

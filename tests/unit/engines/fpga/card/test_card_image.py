@@ -40,17 +40,17 @@ def model(request, card_root):
 
 def linears(decoder, placed):
     for at, layer in zip(placed.layers, decoder.layers, strict=True):
-        yield at.qkv, layer.qkv
-        yield at.output, layer.output
-        yield at.gate_up, layer.gate_up
-        yield at.down, layer.down
+        yield at.linears["qkv"], layer.qkv
+        yield at.linears["output"], layer.output
+        yield at.linears["gate_up"], layer.gate_up
+        yield at.linears["down"], layer.down
     yield from zip(placed.head, head_blocks(decoder.head), strict=True)
 
 
 def norms(decoder, placed):
     for at, layer in zip(placed.layers, decoder.layers, strict=True):
-        yield at.attention_norm, layer.attention_norm
-        yield at.mlp_norm, layer.mlp_norm
+        yield at.norms["attention_norm"], layer.attention_norm
+        yield at.norms["mlp_norm"], layer.mlp_norm
     yield placed.final_norm, decoder.final_norm
 
 
