@@ -44,7 +44,7 @@ from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.prefix_sharing import segments_of
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import Int64, ScoreBatch
 from ecorl.records import Provenance, Stage

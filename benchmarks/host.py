@@ -21,7 +21,7 @@ from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.card_host import HostRun, logprob_run, reward_run
 from benchmarks.studies.peers import ModelSize, make_lm_checkpoint, make_reward_checkpoint
 from ecorl.bench.stats import median, spread_of
-from ecorl.engines.fpga.card.emulation import can_emulate
+from ecorl.engines.fpga.card.opening import can_emulate
 from ecorl.records import Provenance
 
 EMULATED = Provenance.EMULATED

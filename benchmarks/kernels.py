@@ -34,7 +34,7 @@ from ecorl.engines.fpga.estimate import (
     standing_of_kernels,
     workload,
 )
-from ecorl.engines.models.checkpoint import DecoderConfig, Rope
+from ecorl.engines.models.decoder_config import DecoderConfig, Rope
 from ecorl.errors import MissingToolError
 from ecorl.records import ModelShape, Provenance, Stage
 from hls_kernels.lint import findings, rules
@@ -86,7 +86,7 @@ def _array(found: CardEstimate) -> list[Figure]:
     assert gemm is not None
     assert alone is not None
     model = CycleModel(LLAMA_2_7B, found.profile)
-    peak_tops = 2 * ARRAY_MACS * model.n_arrays * model.card.clock_hz / 1e12
+    peak_tops = 2 * ARRAY_MACS * model.card.n_arrays * model.card.clock_hz / 1e12
     share = "useful products over what its array could do in its time"
     stripe = f"weights in {WEIGHT_CHANNELS} channels, a port each"
     return [

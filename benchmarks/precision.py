@@ -27,10 +27,9 @@ from benchmarks.harness.figures import Figure, Target, missing
 from benchmarks.studies.precision import Variant, variants
 from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.engines.fpga.validation import scoring
-from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different, read_pairs
-from ecorl.engines.fpga.validation.rank_flips import FlipShare, PrecisionFigures, PrecisionStudy
-from ecorl.engines.fpga.verdict import DEFAULT_BUDGET
-from ecorl.engines.models.checkpoint import read_shape
+from ecorl.engines.fpga.validation.scoring import TokenPair, different, read_pairs
+from ecorl.engines.fpga.verdict import DEFAULT_BUDGET, FlipShare, PrecisionFigures, PrecisionStudy
+from ecorl.engines.models.decoder_config import read_shape
 from ecorl.engines.protocol import Int64
 from ecorl.records import Provenance
 from roll_adapters.demo.prepare import prepare

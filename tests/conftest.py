@@ -15,7 +15,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from ecorl.engines.fpga.card.emulation import can_emulate
+from ecorl.engines.fpga.card.opening import can_emulate
 from tests.fakes.xrt_noop import noop_driver
 
 # Made of what hypothesis has chosen already: under CI it draws the same examples each time. None of

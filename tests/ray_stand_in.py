@@ -9,7 +9,7 @@ import threading
 
 from ray.exceptions import ActorUnavailableError
 
-from ecorl.engines.lanes.messages import fault_of
+from ecorl.engines.lanes.threaded import fault_of
 from ecorl.errors import EngineError
 from ecorl.records import Action, Placement
 from ecorl.runtime.handles import Landed, PlacedStage, RunTotals

@@ -12,9 +12,8 @@ import numpy as np
 from benchmarks.harness.outliers import PLACES, plant, write_checkpoint
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
-from ecorl.engines.fpga.validation.preference_pairs import TokenPair
-from ecorl.engines.fpga.validation.rank_flips import PrecisionFigures, study_of
-from ecorl.engines.fpga.validation.scoring import PairTexts, decoder_scores, exact_scores
+from ecorl.engines.fpga.validation.scoring import PairTexts, TokenPair, decoder_scores, exact_scores
+from ecorl.engines.fpga.verdict import PrecisionFigures, study_of
 from ecorl.engines.models.checkpoint import DecoderCheckpoint, load_decoder
 from ecorl.engines.models.equalise import equalised
 from ecorl.engines.protocol import Float32

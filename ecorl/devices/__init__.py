@@ -7,7 +7,6 @@ check_execution(profile, work, time_s, energy_j, provenance)     # refuses what 
 
 from __future__ import annotations
 
-from ecorl.devices.figure import DeviceFigure
 from ecorl.devices.guard import (
     BoundCheck,
     bound_memory_bytes_per_s,
@@ -16,6 +15,7 @@ from ecorl.devices.guard import (
     check_execution,
     check_throughput,
 )
+from ecorl.devices.host import DeviceFigure
 from ecorl.devices.profile import (
     DeviceProfile,
     MissingFigure,

@@ -27,13 +27,7 @@ from ecorl.records import ModelShape
 ALL_REDUCES_PER_LAYER = 2
 """Sums over the shards in a decoder layer: after attention and after the feed-forward."""
 
-LIMITS = (
-    "peak_bf16_flops",
-    "memory_bytes_per_s",
-    "tdp_w",
-    "peer_bytes_per_s",
-    "peer_latency_s",
-)
+LIMITS = ("peak_bf16_flops", "memory_bytes_per_s", "tdp_w", "peer_bytes_per_s", "peer_latency_s")
 """Figures of a profile that limit a pass, in the order of `GpuLimits`."""
 
 _VALUE_BYTES = 2  # BF16 weights, cache and activations

@@ -28,8 +28,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ecorl.devices.figure import DeviceFigure
-from ecorl.devices.host import complete_host_figures
+from ecorl.devices.host import DeviceFigure, complete_host_figures
 from ecorl.errors import ConfigError
 from ecorl.records import DeviceKind, Provenance
 

@@ -27,16 +27,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ecorl.devices import gpu_pass
 from ecorl.devices.card import ARRAY_MACS, card_phase, n_arrays
-from ecorl.devices.gpu_pass import (
-    LIMITS,
-    PassParameters,
-    PassWork,
-    exchanged_bytes,
-    gpu_limits,
-    pass_cost,
-    pass_parameters,
-)
 from ecorl.devices.guard import check_throughput
 from ecorl.devices.paper import paper_figures
 from ecorl.devices.profile import DeviceProfile
@@ -188,7 +180,7 @@ def _missing_figures(work: StageWork, profile: DeviceProfile) -> list[str]:
 
 def _pass_figures(profile: DeviceProfile) -> tuple[str, ...]:
     """What a pass of the profile's parameters is priced by; empty where it holds none."""
-    return () if pass_parameters(profile) is None else LIMITS
+    return () if gpu_pass.pass_parameters(profile) is None else gpu_pass.LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +252,7 @@ def _part(work: StageWork, rows: int) -> StageWork:
 
 def _copy(work: StageWork, model: ModelShape, profile: DeviceProfile, n_shards: int) -> _Copy:
     phases = _phases(work, model, profile)
-    fitted = pass_parameters(profile) if profile.kind == DeviceKind.GPU else None
+    fitted = gpu_pass.pass_parameters(profile) if profile.kind == DeviceKind.GPU else None
     costs = [
         _decoding_cost(phase, model, profile, fitted, n_shards)
         if phase.decodes and phase.n_passes > 0 and fitted is not None
@@ -335,28 +327,23 @@ def _decoding_cost(
     decode: Phase,
     model: ModelShape,
     profile: DeviceProfile,
-    parameters: PassParameters,
+    parameters: gpu_pass.PassParameters,
     n_shards: int,
 ) -> _PhaseCost:
     """All steps of decoding at the cost of the mean one: rows that have ended take no part."""
     steps = decode.n_passes
     n_rows = decode.n_tokens / steps
-    work = PassWork(
+    work = gpu_pass.PassWork(
         model.n_layers,
         n_rows,
         decode.ops / steps,
         decode.memory_bytes / steps,
-        exchanged_bytes(model, n_rows),
+        gpu_pass.exchanged_bytes(model, n_rows),
     )
-    step = pass_cost(work, gpu_limits(profile), parameters, n_shards)
+    step = gpu_pass.pass_cost(work, gpu_pass.gpu_limits(profile), parameters, n_shards)
     above_idle_j = step.energy_j - n_shards * profile.value("idle_w") * step.time_s
-    return _PhaseCost(
-        steps * step.compute_s,
-        steps * step.memory_s,
-        steps * step.fixed_s,
-        steps * step.time_s,
-        steps * above_idle_j,
-    )
+    parts = (step.compute_s, step.memory_s, step.fixed_s, step.time_s, above_idle_j)
+    return _PhaseCost(*(steps * part for part in parts))
 
 
 def _link_time(work: StageWork, profile: DeviceProfile) -> float:

@@ -23,7 +23,7 @@ from ecorl.doctor.findings import (
 from ecorl.drivers import nvml, rapl
 from ecorl.drivers.instruments import INSTRUMENTS, NvmlDevice
 from ecorl.drivers.xrt.power import XrtDriver
-from ecorl.engines.fpga.card.emulation import can_emulate, installed_xrt
+from ecorl.engines.fpga.card.opening import can_emulate, installed_xrt
 from ecorl.engines.fpga.csim.compiler import find_compiler
 from ecorl.errors import BuildError, DriverError, MissingToolError
 

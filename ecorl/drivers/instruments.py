@@ -1,4 +1,4 @@
-"""Instruments that tell a GPU's power, and the records of NVIDIA's driver.
+"""Instruments that tell a GPU's power, and the records and errors of NVIDIA's driver.
 
 Three instruments can tell the power of a board: field 186 (instantaneous), field 185 (average)
 and ``nvmlDeviceGetPowerUsage`` (a 1 s average on Ampere and later, except GA100). The two fields
@@ -9,10 +9,59 @@ Each reading names the instrument behind it, because these figures are not inter
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
-from ecorl.errors import DriverError
+from ecorl import errors
+
+# UNINITIALIZED, INVALID_ARGUMENT, ALREADY_INITIALIZED, NOT_FOUND, INSUFFICIENT_SIZE,
+# INSUFFICIENT_POWER, IRQ_ISSUE, CORRUPTED_INFOROM, OPERATING_SYSTEM, LIB_RM_VERSION_MISMATCH,
+# IN_USE, MEMORY, NO_DATA, INSUFFICIENT_RESOURCES, ARGUMENT_VERSION_MISMATCH, NOT_READY,
+# INVALID_STATE, UNKNOWN
+_OF_NO_KIND = (1, 2, 5, 6, 7, 8, 11, 14, 17, 18, 19, 20, 21, 23, 25, 27, 29, 999)
+
+ERROR_CLASSES: Mapping[int, type[errors.DriverError]] = {
+    **dict.fromkeys(_OF_NO_KIND, errors.DriverError),
+    3: errors.NotSupported,  # NOT_SUPPORTED
+    4: errors.NoPermission,  # NO_PERMISSION
+    9: errors.DriverNotLoaded,  # DRIVER_NOT_LOADED
+    10: errors.DriverTimeout,  # TIMEOUT
+    12: errors.LibraryNotFound,  # LIBRARY_NOT_FOUND
+    13: errors.FunctionNotFound,  # FUNCTION_NOT_FOUND
+    15: errors.DeviceLost,  # GPU_IS_LOST
+    16: errors.DeviceLost,  # RESET_REQUIRED: nothing can be read before a reset
+    22: errors.NotSupported,  # VGPU_ECC_NOT_SUPPORTED
+    24: errors.NotSupported,  # FREQ_NOT_SUPPORTED
+    26: errors.NotSupported,  # DEPRECATED
+    28: errors.DeviceLost,  # GPU_NOT_FOUND
+    30: errors.NotSupported,  # RESET_TYPE_NOT_SUPPORTED
+}
+"""Every NVML return code and the class it becomes; a code not listed is a plain `DriverError`."""
+
+
+def error_from_code(code: int, message: str = "") -> errors.DriverError:
+    """Make the error that stands for an NVML return code; see `ERROR_CLASSES`.
+
+    Args:
+        code: NVML's return code.
+        message: the error's message.
+    """
+    return ERROR_CLASSES.get(code, errors.DriverError)(message or f"NVML error {code}")
+
+
+@contextlib.contextmanager
+def translated(nvml: ModuleType, function: str) -> Iterator[None]:
+    """Turn what ``pynvml`` raises inside into a `DriverError` that names the function."""
+    try:
+        yield
+    except nvml.NVMLError as error:
+        raise error_from_code(error.value, f"{function}: {error}") from error
+    except nvml.NVMLLibraryMismatchError as error:
+        raise errors.FunctionNotFound(f"{function}: {error}") from error
+
 
 FIELD_POWER_AVERAGE = 185
 FIELD_POWER_INSTANT = 186
@@ -80,7 +129,6 @@ class PowerLimits:
     """Power limits of a board in W, each None where the device does not tell."""
 
     enforced_w: float | None
-    requested_w: float | None
     min_w: float | None
     max_w: float | None
 
@@ -91,14 +139,12 @@ class BoardState:
 
     Attributes:
         sm_clock_hz: clock of the processors, Hz.
-        memory_clock_hz: clock of the memory, Hz.
         temperature_c: of the GPU, degrees Celsius.
         clock_event_reasons: bits of why the clock is not higher, as NVML numbers them: 0x1 idle,
             0x4 power cap, 0x8 and 0x40 hardware slowdown, 0x20 temperature.
     """
 
     sm_clock_hz: float | None
-    memory_clock_hz: float | None
     temperature_c: float | None
     clock_event_reasons: int | None
 
@@ -123,7 +169,7 @@ class NvmlDevice:
     mig_uuids: tuple[str, ...]
     handle: Any
     max_limit_w: float | None = None
-    fault: DriverError | None = None
+    fault: errors.DriverError | None = None
 
     @property
     def answers(self) -> bool:

@@ -19,15 +19,10 @@ from ecorl.drivers.instruments import (
     NvmlDevice,
     PowerLimits,
     PowerReading,
+    error_from_code,
+    translated,
 )
-from ecorl.drivers.nvml_errors import error_from_code, translated
-from ecorl.errors import (
-    DriverError,
-    FunctionNotFound,
-    LibraryNotFound,
-    NoPermission,
-    NotSupported,
-)
+from ecorl.errors import DriverError, FunctionNotFound, LibraryNotFound, NoPermission, NotSupported
 from ecorl.units import hertz_from_megahertz, joules_from_millijoules, watts_from_milliwatts
 
 MAX_POWER_W = 10_000.0
@@ -44,7 +39,7 @@ at 1 kW)."""
 
 _VALUE_NOT_AVAILABLE = 0xFFFFFFFF
 
-_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR = 1, 2, 0
+_SM_CLOCK, _GPU_SENSOR = 1, 0
 """NVML's numbers of clock domains and of the temperature sensor."""
 
 
@@ -219,8 +214,7 @@ class NvmlDriver:
             if instrument.field is None:
                 try:
                     answer: float | DriverError = _plausible(
-                        self._ask("nvmlDeviceGetPowerUsage", device),
-                        _highest_w(device, instrument),
+                        self._ask("nvmlDeviceGetPowerUsage", device), _highest_w(device, instrument)
                     )
                 except DriverError as error:
                     answer = error
@@ -243,26 +237,23 @@ class NvmlDriver:
         return [(int(one.pid), one.usedGpuMemory) for one in found]
 
     def power_limits(self, device: NvmlDevice) -> PowerLimits:
-        """Enforced, requested and allowed power limits, W; read only."""
+        """Enforced and allowed power limits, W; read only."""
         low, high = self._limit("nvmlDeviceGetPowerManagementLimitConstraints", device, 2)
         (enforced,) = self._limit("nvmlDeviceGetEnforcedPowerLimit", device, 1)
-        (requested,) = self._limit("nvmlDeviceGetPowerManagementLimit", device, 1)
-        return PowerLimits(enforced, requested, low, high)
+        return PowerLimits(enforced, low, high)
 
     def board_state(self, device: NvmlDevice) -> BoardState:
         """Clocks, temperature, and what holds the clock down; read only."""
-        sm_mhz, memory_mhz, temperature_c, reasons = (
+        sm_mhz, temperature_c, reasons = (
             self._told(call, device, *which)
             for call, *which in (
                 ("nvmlDeviceGetClockInfo", _SM_CLOCK),
-                ("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
                 ("nvmlDeviceGetTemperature", _GPU_SENSOR),
                 ("nvmlDeviceGetCurrentClocksThrottleReasons",),
             )
         )
         return BoardState(
             sm_clock_hz=None if sm_mhz is None else hertz_from_megahertz(sm_mhz),
-            memory_clock_hz=None if memory_mhz is None else hertz_from_megahertz(memory_mhz),
             temperature_c=temperature_c,
             clock_event_reasons=None if reasons is None else int(reasons),
         )

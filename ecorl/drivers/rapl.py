@@ -14,15 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ecorl.errors import (
-    DeviceLost,
-    DriverError,
-    DriverNotLoaded,
-    DriverTimeout,
-    LibraryNotFound,
-    NoPermission,
-    NotSupported,
-)
+from ecorl import errors
 from ecorl.units import joules_from_microjoules
 
 POWERCAP_ROOT = Path("/sys/class/powercap")
@@ -79,7 +71,7 @@ def find_zones(root: Path = POWERCAP_ROOT) -> tuple[RaplZone, ...]:
         DriverError: a zone's files are malformed.
     """
     if not root.is_dir():
-        raise LibraryNotFound(f"{root} does not exist")
+        raise errors.LibraryNotFound(f"{root} does not exist")
     zones: dict[str, RaplZone] = {}
     for folder in sorted(root.glob("intel-rapl:*")):
         name = _read_text(folder / "name")
@@ -92,7 +84,7 @@ def find_zones(root: Path = POWERCAP_ROOT) -> tuple[RaplZone, ...]:
         range_j = joules_from_microjoules(_read_number(folder / "max_energy_range_uj"))
         zones[zone_id] = RaplZone(zone_id, name, folder, range_j)
     if not zones:
-        raise DriverNotLoaded(f"no intel-rapl package under {root}")
+        raise errors.DriverNotLoaded(f"no intel-rapl package under {root}")
     for zone in zones.values():
         read_counter_j(zone)
     return tuple(sorted(zones.values(), key=lambda z: (z.zone_id.startswith("dram"), z.zone_id)))
@@ -228,9 +220,9 @@ def _read_number(path: Path) -> float:
     try:
         number = float(int(text))
     except ValueError as error:
-        raise DriverError(f"{path} holds {text!r}, not a number") from error
+        raise errors.DriverError(f"{path} holds {text!r}, not a number") from error
     if number < 0:
-        raise DriverError(f"{path} holds {text!r}, which is negative")
+        raise errors.DriverError(f"{path} holds {text!r}, which is negative")
     return number
 
 
@@ -238,21 +230,21 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except UnicodeDecodeError as error:
-        raise DriverError(f"{path} is no text") from error
+        raise errors.DriverError(f"{path} is no text") from error
     except OSError as error:
         raise _error_from_os(error, path) from error
 
 
-_OS_ERRORS: Sequence[tuple[set[int], type[DriverError]]] = (
-    ({errno.EACCES, errno.EPERM}, NoPermission),
-    ({errno.ENOENT, errno.ENODEV, errno.ENXIO}, DeviceLost),
-    ({errno.ETIMEDOUT}, DriverTimeout),
-    ({errno.ENODATA, errno.EOPNOTSUPP}, NotSupported),
+_OS_ERRORS: Sequence[tuple[set[int], type[errors.DriverError]]] = (
+    ({errno.EACCES, errno.EPERM}, errors.NoPermission),
+    ({errno.ENOENT, errno.ENODEV, errno.ENXIO}, errors.DeviceLost),
+    ({errno.ETIMEDOUT}, errors.DriverTimeout),
+    ({errno.ENODATA, errno.EOPNOTSUPP}, errors.NotSupported),
 )
 
 
-def _error_from_os(error: OSError, path: Path) -> DriverError:
+def _error_from_os(error: OSError, path: Path) -> errors.DriverError:
     for numbers, kind in _OS_ERRORS:
         if error.errno in numbers:
             return kind(f"{path}: {error.strerror}")
-    return DriverError(f"{path}: {error}")
+    return errors.DriverError(f"{path}: {error}")

@@ -11,17 +11,7 @@ different models of one stage, and of different ways to run it (its variants, su
 format of a training step), for these have prices of their own.
 """
 
-from ecorl.edi.cells import EdiCell
-from ecorl.edi.matrix import EdiMatrix
-from ecorl.edi.readings import edi, edi_from_energy, edi_reading
+from ecorl.edi.matrix import EdiCell, EdiMatrix, edi, edi_from_energy, edi_reading
 from ecorl.edi.times import CellKey, TimeCell
 
-__all__ = [
-    "CellKey",
-    "EdiCell",
-    "EdiMatrix",
-    "TimeCell",
-    "edi",
-    "edi_from_energy",
-    "edi_reading",
-]
+__all__ = ["CellKey", "EdiCell", "EdiMatrix", "TimeCell", "edi", "edi_from_energy", "edi_reading"]

@@ -1,25 +1,175 @@
-"""The matrix: cells by stage, model, device, provenance and variant."""
+"""Readings of the Energy Density Index, Eq. 4: joules per output token, and the matrix of them.
+
+Cells of the matrix tell what one model of a stage has cost on one device, by stage, model, device,
+provenance and variant.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 
-from ecorl.edi.cells import EdiCell, cell_with, mean_cost
 from ecorl.edi.times import (
     AnyCell,
     CellKey,
     TimeCell,
+    by_readings,
     first_time,
+    moved,
     path_cost,
     restored,
     time_per_token,
     with_time,
 )
 from ecorl.errors import ConfigError, DataError
-from ecorl.records import EdiReading, PathCost, Provenance, Stage
+from ecorl.records import EdiReading, PathCost, Provenance, Stage, StageResult, weakest
+from ecorl.statistics import recent_weight
+
+
+def edi(
+    mean_power_w: float | None, time_s: float | None, n_output_tokens: int | None
+) -> float | None:
+    """EDI in J per output token, Eq. 4; None when a part is missing.
+
+    A negative or non-finite power or time counts as missing, and so do no output tokens: a stage
+    without output has no energy per token.
+
+    Args:
+        mean_power_w: mean power over the stage, W.
+        time_s: time of the stage, s.
+        n_output_tokens: completion tokens that the stage worked on.
+    """
+    if mean_power_w is None or time_s is None:
+        return None
+    return edi_from_energy(
+        mean_power_w * time_s if min(mean_power_w, time_s) >= 0 else None, n_output_tokens
+    )
+
+
+def edi_from_energy(energy_j: float | None, n_output_tokens: int | None) -> float | None:
+    """Compute EDI in J per output token from the energy itself; None when a part is missing.
+
+    Args:
+        energy_j: energy of the stage, J.
+        n_output_tokens: completion tokens that the stage worked on.
+    """
+    if energy_j is None or n_output_tokens is None or n_output_tokens <= 0:
+        return None
+    if not math.isfinite(energy_j) or energy_j < 0:
+        return None
+    return energy_j / n_output_tokens
+
+
+def edi_reading(result: StageResult, batch: int | None = None) -> EdiReading:
+    """Make the reading of one stage execution on one device.
+
+    Its EDI is None when a part is missing. Its provenance is the weaker of energy and time, and
+    that of the time where the energy is not known. Its variant is the numeric format of a training
+    step.
+
+    Args:
+        result: the execution, with its energy where that is known.
+        batch: 0-based number of its rollout batch; None where that is not known.
+    """
+    energy = result.energy
+    energy_j = None if energy is None else energy.energy_j
+    provenance = result.time_provenance
+    return EdiReading(
+        stage=result.stage,
+        device=result.device,
+        energy_j=energy_j,
+        n_output_tokens=result.n_output_tokens,
+        edi_j_per_token=edi_from_energy(energy_j, result.n_output_tokens),
+        provenance=provenance
+        if energy is None or energy_j is None
+        else weakest(energy.provenance, provenance),
+        time_s=result.time_s,
+        role_name=result.role_name,
+        variant=result.gear or "",
+        n_sequences=result.n_sequences,
+        batch=batch,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdiCell(TimeCell):
+    """One cell of the matrix: a `TimeCell` whose readings came with their energy.
+
+    The plain means are over all readings, the recent ones as in `TimeCell`.
+
+    Attributes:
+        value_j_per_token: the smoothed figure of Eq. 5, J per output token.
+        mean_j_per_token: plain mean over all readings.
+        m2: sum of squared deviations from the mean (Welford), from which the spread follows.
+        recent_j_per_token: recent mean of energy over output tokens, J; None before a second
+            reading.
+    """
+
+    value_j_per_token: float
+    mean_j_per_token: float
+    m2: float
+    recent_j_per_token: float | None = None
+
+    @property
+    def std_j_per_token(self) -> float | None:
+        """Sample standard deviation, or None with fewer than two readings."""
+        return math.sqrt(max(self.m2, 0.0) / (self.count - 1)) if self.count > 1 else None
+
+
+def cell_with(
+    old: EdiCell | None, reading: EdiReading, new_j: float, alpha: float, n_profiling: int
+) -> EdiCell:
+    """Return a cell with one more reading.
+
+    Args:
+        old: the cell so far; None at its first reading.
+        reading: the reading.
+        new_j: its EDI, J per output token, finite and 0 or more.
+        alpha: weight of a new reading after the profiling phase (Eq. 5).
+        n_profiling: readings during which the cell is the running mean.
+    """
+    time_s = time_per_token(reading)
+    if old is None:
+        return EdiCell(
+            **first_time(reading, time_s), value_j_per_token=new_j, mean_j_per_token=new_j, m2=0.0
+        )
+    later = with_time(old, reading, time_s)
+    delta = new_j - old.mean_j_per_token
+    mean = old.mean_j_per_token + delta / later.count
+    smoothed = (1.0 - alpha) * old.value_j_per_token + alpha * new_j
+    recent_j = old.recent_j_per_token
+    if time_s is not None:
+        # Energies and times behind the recent figures are of the same readings.
+        recent_j = moved(recent_j, new_j, recent_weight(float(later.n_recent)))
+    return replace(
+        later,
+        value_j_per_token=mean if later.count <= n_profiling else smoothed,
+        mean_j_per_token=mean,
+        m2=old.m2 + delta * (new_j - mean),
+        recent_j_per_token=recent_j,
+    )
+
+
+def mean_cost(
+    cells: Sequence[EdiCell], batch: int | None = None, *, on_card: bool = False
+) -> PathCost | None:
+    """Average the variants of one model by their readings; None where a time is missing.
+
+    Args:
+        cells: of the variants, at least one.
+        batch: 0-based number of the rollout batch at hand; None: ages are not known.
+        on_card: whether the device is the card.
+    """
+    if len(cells) == 1:
+        (cell,) = cells
+        energy_j, recent_j = cell.mean_j_per_token, cell.recent_j_per_token
+    else:
+        energy_j = sum(c.mean_j_per_token * c.count for c in cells) / sum(c.count for c in cells)
+        recent_j = by_readings([(c.recent_j_per_token, c.n_recent) for c in cells if c.n_recent])
+    return path_cost(cells, energy_j, recent_j, batch, on_card=on_card)
+
 
 _FORMAT = 3
 _STRENGTH = list(Provenance)

@@ -1,7 +1,7 @@
 """The engine process: ``python -m ecorl.engines.host_main FD PARENT_PID``.
 
 Loads the engine that the first message on the inherited socket describes, and computes batches
-until the socket closes. Only `ecorl.engines.lanes.process` starts it.
+until the socket closes. Only `ecorl.engines.lanes.isolated` starts it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from ecorl.child_process import SIMULATOR, die_with_parent, hear_keyboard, name_process
-from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import Fault, Ready, StartEngine, fault_of
-from ecorl.engines.lanes.threaded import Result, answer, told_of
+from ecorl.engines.lanes.threaded import EngineFacts, Fault, Result, StartEngine, answer, fault_of
 from ecorl.engines.protocol import InferenceEngine, Refresh, ScoreBatch
 from ecorl.engines.registry import make_engine
+from ecorl.engines.validate import EngineBoundary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,8 +56,7 @@ def _load(start: StartEngine, link: Connection) -> InferenceEngine | None:
     if boundary.error is not None:
         link.send(fault_of(boundary.error))
         return None
-    facts = (engine.name, engine.device, engine.stage, engine.model, engine.row_invariant)
-    link.send(Ready(*facts, *told_of(engine)))
+    link.send(EngineFacts.of(engine))
     return engine
 
 

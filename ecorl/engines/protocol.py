@@ -6,7 +6,7 @@ Third parties register an `InferenceEngine` factory under the entry-point group 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -79,7 +79,7 @@ class ScoreBatch:
         # the training thread waits for it.
         rest = (self.n_completion, self.temperature, self.micro_batch, self.token_budget)
         ids = _packed(self.token_ids, np.int64)
-        return _unpack_batch, (self.sample_ids, *ids, *rest, self.reads_last)
+        return _unpack, (ScoreBatch, self.sample_ids, *ids, *rest, self.reads_last)
 
     def reward_positions(self, pad_token_id: int | None) -> tuple[int, ...]:
         """Find the token of each row at which its reward is read.
@@ -92,14 +92,11 @@ class ScoreBatch:
 
     def rows(self, indices: Sequence[int]) -> ScoreBatch:
         """Return the sub-batch of the given row indices, in their order."""
-        return ScoreBatch(
+        return replace(
+            self,
             sample_ids=tuple(self.sample_ids[i] for i in indices),
             token_ids=tuple(self.token_ids[i] for i in indices),
             n_completion=tuple(self.n_completion[i] for i in indices),
-            temperature=self.temperature,
-            micro_batch=self.micro_batch,
-            token_budget=self.token_budget,
-            reads_last=self.reads_last,
         )
 
 
@@ -172,7 +169,7 @@ class LogprobResult:
     def __reduce__(self) -> tuple[Any, ...]:
         if all(_is_row(v, np.float32) for v in self.values):
             packed = _packed(self.values, np.float32)
-            return _unpack_logprobs, (self.sample_ids, *packed, self.report)
+            return _unpack, (LogprobResult, self.sample_ids, *packed, self.report)
         # The values of a faulty engine must arrive unchanged, for the receiver to check them.
         return LogprobResult, (self.sample_ids, self.values, self.report)
 
@@ -187,28 +184,11 @@ def _packed(rows: Sequence[npt.NDArray[Any]], dtype: type) -> tuple[npt.NDArray[
     return flat, np.cumsum([len(row) for row in rows])[:-1].tolist()
 
 
-def _unpacked(flat: npt.NDArray[Any], starts: list[int], n_rows: int) -> tuple[Any, ...]:
-    return tuple(np.split(flat, starts)) if n_rows else ()
-
-
-def _unpack_batch(
-    ids: tuple[str, ...],
-    flat: Int64,
-    starts: list[int],
-    n_completion: tuple[int, ...],
-    temperature: float,
-    micro_batch: int | None,
-    token_budget: int | None,
-    reads_last: bool,
-) -> ScoreBatch:
-    rows = _unpacked(flat, starts, len(ids))
-    return ScoreBatch(ids, rows, n_completion, temperature, micro_batch, token_budget, reads_last)
-
-
-def _unpack_logprobs(
-    ids: tuple[str, ...], flat: Float32, starts: list[int], report: EngineReport
-) -> LogprobResult:
-    return LogprobResult(ids, _unpacked(flat, starts, len(ids)), report)
+def _unpack(
+    kind: type[Any], ids: tuple[str, ...], flat: npt.NDArray[Any], starts: list[int], *rest: Any
+) -> Any:
+    """A record whose first fields are ids and rows, from the rows as `_packed` has them."""
+    return kind(ids, tuple(np.split(flat, starts)) if ids else (), *rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,37 +4,140 @@ A plug-in registers a factory in the group ``ecorl.engines``. It is called as
 ``factory(checkpoint, stage, device, **options)`` and returns an
 `ecorl.engines.protocol.InferenceEngine`; ``options`` is the table ``engine.offload.options``. An
 engine that occupies a card's memory may give the number of bytes in an attribute ``card_bytes``.
+
+Facts about the configured cards, their bitstreams and memory banks, are asked here too, so that a
+run need not know the engines' internals.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ecorl import config as cfg
+from ecorl.config import FaultInjection
 from ecorl.devices import load_profile
-from ecorl.engines.faults import FaultScope, FaultyEngine
-from ecorl.engines.fpga.card.backend import KernelBackend
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
-from ecorl.engines.lanes.threaded import AsyncEngine, ThreadedEngine
-from ecorl.engines.protocol import InferenceEngine
+from ecorl.engines import protocol
+from ecorl.engines.fpga.bitstream.manifest import missing_part
+from ecorl.engines.fpga.card.backend import KEY, KernelBackend, is_emulated
+from ecorl.engines.fpga.kernels.banks import overfull_bank
+from ecorl.engines.lanes.isolated import IsolatedEngine
+from ecorl.engines.lanes.threaded import (
+    AsyncEngine,
+    EngineFacts,
+    EngineSpec,
+    ThreadedEngine,
+    answer,
+)
 from ecorl.engines.torch.loading import HOST_DEVICE, check_dtype
 from ecorl.errors import ConfigError, EngineCrashed
 from ecorl.records import DeviceKind, Stage
 
+logger = logging.getLogger(__name__)
+
+AnyResult = TypeVar("AnyResult", protocol.ScoreResult, protocol.LogprobResult)
+
+EXIT_CODE = 70
+"""Exit code of an injected process exit (EX_SOFTWARE of sysexits.h)."""
+
+
+class FaultyEngine(EngineFacts):
+    """Wraps an engine and makes chosen calls fail.
+
+    Args:
+        inner: the engine that computes all calls.
+        faults: kinds of faults, and the 0-based calls that they affect.
+        first_call: number of the first call; a restarted engine goes on counting.
+        own_process: whether the engine runs in a separate process, which ``exit`` may end.
+            Elsewhere ``exit`` raises instead, since it would end the training run too.
+        hang_s: how long a ``hang`` lasts unless the process is killed, s.
+    """
+
+    def __init__(
+        self,
+        inner: protocol.InferenceEngine,
+        faults: Sequence[FaultInjection],
+        *,
+        first_call: int = 0,
+        own_process: bool = False,
+        hang_s: float = 24 * 3600.0,
+    ) -> None:
+        self.take_over(EngineFacts.of(inner))
+        self._inner = inner
+        self._faults = tuple(faults)
+        self._next_call = first_call
+        self._own_process, self._hang_s = own_process, hang_s
+
+    def score(self, batch: protocol.ScoreBatch) -> protocol.ScoreResult:
+        """Score as the inner engine does, with the faults of this call."""
+        faults = self._begin_call()
+        return _damaged(self._inner.score(batch), faults)
+
+    def logprobs(self, batch: protocol.ScoreBatch) -> protocol.LogprobResult:
+        """Compute log-probs as the inner engine does, with the faults of this call."""
+        faults = self._begin_call()
+        return _damaged(self._inner.logprobs(batch), faults)
+
+    def load_weights(self, checkpoint: Path) -> str:
+        """Load weights as the inner engine does; no fault is injected, and no call counted.
+
+        Raises:
+            EngineError: when the inner engine cannot take over weights.
+        """
+        result = answer(self._inner, protocol.Refresh(checkpoint))
+        return result.digest if isinstance(result, protocol.Refreshed) else ""
+
+    def close(self) -> None:
+        """Close the inner engine."""
+        self._inner.close()
+
+    def _begin_call(self) -> list[FaultInjection]:
+        """Count the call, then raise, hang or exit where one of its faults demands it."""
+        call = self._next_call
+        self._next_call += 1
+        due = [fault for fault in self._faults if call in fault.calls]
+        for kind in (fault.kind for fault in due):
+            logger.warning("injected fault: %s on call %d of engine %s", kind, call, self.name)
+            if kind == "hang":
+                time.sleep(self._hang_s)
+                raise EngineCrashed(f"injected fault: call {call} hung {self._hang_s:g} s")
+            if kind == "exit" and self._own_process:
+                os._exit(EXIT_CODE)
+            if kind in ("raise", "exit"):
+                raise EngineCrashed(f"injected fault: {kind} on call {call}")
+        return due
+
+
 GROUP = "ecorl.engines"
 
 
+def _damaged(result: AnyResult, faults: Sequence[FaultInjection]) -> AnyResult:
+    """A result with the values that faults leave of it."""
+    for fault in faults:
+        if fault.kind == "shape":
+            result = replace(result, values=result.values[:-1])
+        elif fault.kind == "nan" and isinstance(result, protocol.ScoreResult):
+            values = result.values.copy()
+            values[[row for row in fault.rows if 0 <= row < len(values)]] = np.nan
+            result = replace(result, values=values)
+        elif fault.kind == "nan":
+            rows = enumerate(result.values)
+            damaged = (np.full_like(v, np.nan) if i in fault.rows else v for i, v in rows)
+            result = replace(result, values=tuple(damaged))
+    return result
+
+
 def build_engine(
-    config: cfg.EngineConfig,
-    checkpoint: Path,
-    stage: Stage,
-    device: str,
-    limits: HostLimits | None = None,
-    *,
-    dtype: str = "float32",
+    config: cfg.EngineConfig, checkpoint: Path, stage: Stage, device: str, *, dtype: str = "float32"
 ) -> AsyncEngine:
     """Load the configured engine, in a separate process unless ``isolated`` is false.
 
@@ -44,7 +147,6 @@ def build_engine(
         stage: the stage that the engine serves.
         device: profile of the accelerator, by name or path. Where it is a card's, the torch engine
             rehearses it on the host and is booked as that.
-        limits: time limits and restarts of the engine's process.
         dtype: dtype of the torch engine, ``float32``, ``bfloat16``, ``float16`` or ``auto`` (as
             the checkpoint says); that of the trainer's model gives the trainer's bits. Other
             engines ignore it.
@@ -60,7 +162,7 @@ def build_engine(
     """
     spec = engine_spec(config, checkpoint, stage, device, dtype=dtype)
     if config.offload.isolated:
-        return IsolatedEngine(spec, limits)
+        return IsolatedEngine(spec)
     for index, fault in enumerate(config.faults):
         if fault.kind == "exit":
             raise ConfigError(
@@ -72,12 +174,7 @@ def build_engine(
 
 
 def engine_spec(
-    config: cfg.EngineConfig,
-    checkpoint: Path,
-    stage: Stage,
-    device: str,
-    *,
-    dtype: str = "float32",
+    config: cfg.EngineConfig, checkpoint: Path, stage: Stage, device: str, *, dtype: str = "float32"
 ) -> EngineSpec:
     """Describe the configured engine, without loading it.
 
@@ -121,7 +218,7 @@ def _booked_as(accelerator: str) -> str:
 
 def make_engine(
     spec: EngineSpec, *, calls_done: int = 0, own_process: bool = False
-) -> InferenceEngine:
+) -> protocol.InferenceEngine:
     """Load an engine in this process.
 
     Args:
@@ -136,13 +233,7 @@ def make_engine(
     engine = _load(spec)
     if not spec.faults:
         return engine
-    scope = FaultScope(own_process=own_process)
-    return FaultyEngine(engine, spec.faults, first_call=calls_done, scope=scope)
-
-
-def plugin_names() -> list[str]:
-    """Sorted names of the engines that other packages have registered."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return FaultyEngine(engine, spec.faults, first_call=calls_done, own_process=own_process)
 
 
 def find_plugin(name: str) -> EntryPoint:
@@ -151,15 +242,15 @@ def find_plugin(name: str) -> EntryPoint:
     Raises:
         ConfigError: when none has this name; the message lists the registered names.
     """
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            return point
-    found = plugin_names()
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name in points:
+        return points[name]
+    found = sorted(points)
     allowed = f"one of {found}" if found else "a registered engine; none is installed"
     raise ConfigError("engine.offload.name", name, f"{allowed} (entry-point group {GROUP})")
 
 
-def _load(spec: EngineSpec) -> InferenceEngine:
+def _load(spec: EngineSpec) -> protocol.InferenceEngine:
     # Imported here: the parent of an engine process needs neither torch nor the kernels.
     if spec.kind == "torch":
         from ecorl.engines.torch.engine import TorchEngine
@@ -171,9 +262,52 @@ def _load(spec: EngineSpec) -> InferenceEngine:
         return FpgaEngine(spec.checkpoint, spec.stage, device=spec.device, **spec.options)
     factory = find_plugin(spec.name).load()
     engine = factory(spec.checkpoint, spec.stage, spec.device, **spec.options)
-    if not isinstance(engine, InferenceEngine):
+    if not isinstance(engine, protocol.InferenceEngine):
         raise EngineCrashed(
             f"plug-in {spec.name} made a {type(engine).__name__}, which lacks a part of "
             "ecorl.engines.protocol.InferenceEngine"
         )
     return engine
+
+
+def real_cards(config: cfg.EngineConfig) -> tuple[int, ...]:
+    """Numbers of the real cards that the configured engine computes on.
+
+    Returns:
+        XRT's numbers; empty for an engine without cards, and for one whose kernels are emulated.
+    """
+    offload = config.offload
+    if not isinstance(offload, cfg.FpgaEngineConfig) or is_emulated(offload.bitstream):
+        return ()
+    return tuple(offload.cards)
+
+
+def missing_bitstream(config: cfg.EngineConfig) -> str | None:
+    """Tell that the configured bitstream is not on this machine, in words.
+
+    Args:
+        config: the ``engine`` table.
+
+    Returns:
+        Key, path as it is configured, and what is not there; None where nothing is missing.
+    """
+    named = config.offload.bitstream if isinstance(config.offload, cfg.FpgaEngineConfig) else None
+    if named is None:
+        return None
+    try:
+        missing = missing_part(Path(named).expanduser())
+    except RuntimeError as error:  # a user's folder, of a user that does not exist
+        missing = str(error)
+    return None if missing is None else f"{KEY}.bitstream = '{named}': {missing}"
+
+
+def memory_conflict(engines: Iterable[AsyncEngine]) -> str | None:
+    """Check that the weights of engines fit the memory banks of the card that they share.
+
+    Returns:
+        What they need of the first bank that does not hold them, in words; None when all banks do.
+    """
+    banks = Counter[str]()
+    for engine in engines:
+        banks.update(engine.card_banks or {})
+    return overfull_bank(banks, {})

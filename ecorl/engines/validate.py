@@ -1,7 +1,8 @@
 """Checks of the batches that go into an engine and of the results that come out of it.
 
 No engine is trusted: rows that fail here are answered by the exact path, or refused by the
-scoring service; the other rows stay as they are.
+scoring service; the other rows stay as they are. `EngineBoundary` is the one place where errors of
+foreign engines are caught.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.packing import PackedTokens
 from ecorl.engines.protocol import (
     CardLoad,
@@ -23,8 +24,80 @@ from ecorl.engines.protocol import (
     ScoreBatch,
     ScoreResult,
 )
-from ecorl.errors import EngineError, InvalidResult
+from ecorl.errors import EcorlError, EngineCrashed, EngineError, InvalidResult
 from ecorl.records import Provenance, Stage
+
+# Wide on purpose. An engine may come from another package by entry point, and a trainer's own
+# model code runs here too: neither keeps to ecorl's error tree, and no error of theirs may end a
+# training run that can answer the same rows on the exact path. Not `Exception`: an error outside
+# these families (a signal turned into an exception, a generator's StopIteration) says nothing of
+# the state that it left behind. It ends the engine's process, whose parent starts another.
+_CONTAINED = (
+    EcorlError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    MemoryError,
+    ImportError,
+    AssertionError,
+)
+
+
+class EngineBoundary:
+    """Runs foreign code and keeps the error that it raises, for the caller to act on.
+
+        with EngineBoundary() as boundary:
+            return engine.score(batch)
+        return boundary.engine_error()
+
+    Attributes:
+        error: what the block raised; None while and when it raised nothing.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> EngineBoundary:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, _CONTAINED):
+            self.error = error
+            return True
+        return False
+
+    def caught(self) -> Exception:
+        """The error, where the caller knows that there is one.
+
+        Raises:
+            ValueError: when the block raised nothing.
+        """
+        if self.error is None:
+            raise ValueError("the block raised nothing")
+        return self.error
+
+    def engine_error(self) -> EngineError:
+        """The error as an `EngineError`; any other class becomes `EngineCrashed`, with its cause.
+
+        Raises:
+            ValueError: when the block raised nothing.
+        """
+        error = self.caught()
+        if isinstance(error, EngineError):
+            return error
+        crashed = EngineCrashed(f"{type(error).__name__}: {error}")
+        crashed.__cause__ = error
+        return crashed
+
 
 Bool = npt.NDArray[np.bool_]
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from ecorl.config import Config
 from ecorl.control import Command
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError, RunError
 from ecorl.loop.facts import count
 from ecorl.loop.opening import LoopPlan, open_runtime

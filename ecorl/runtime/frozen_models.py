@@ -20,8 +20,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.models.decoder_config import unsupported_reason
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Role, Stage
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.training import FrozenModel, plain_name

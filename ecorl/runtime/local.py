@@ -20,10 +20,9 @@ from pathlib import Path
 from ecorl import config as cfg
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
-from ecorl.engines.cards import missing_bitstream
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.engines.registry import build_engine
+from ecorl.engines.registry import build_engine, missing_bitstream
+from ecorl.engines.validate import EngineBoundary
 from ecorl.ledger import Ledger
 from ecorl.records import (
     EventKind,

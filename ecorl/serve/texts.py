@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, create_model
 
-from ecorl.engines.models.doubled_begin import DoubledBegin
-from ecorl.engines.models.text_tokenizer import TextTokenizer
+from ecorl.engines.models.text_tokenizer import DoubledBegin, TextTokenizer
 from ecorl.engines.protocol import Int64
 from ecorl.serve.http_errors import HttpError
 from ecorl.serve.parsing import ScoreRows, bad_request, one_line, shown

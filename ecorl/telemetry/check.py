@@ -17,20 +17,6 @@ from ecorl.records import MIN_COVERAGE, EnergyMethod, Provenance, StageEnergy
 from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.integrate import CounterVerdict, judge_counter
 
-__all__ = [
-    "CounterGap",
-    "CounterVerdict",
-    "HasCount",
-    "HasPower",
-    "ReadingCheck",
-    "achieved_refresh_s",
-    "check_readings",
-    "counter_gap",
-    "judge_counter",
-    "poll_interval_s",
-    "stopped_seconds",
-]
-
 MIN_CHANGES = 4
 """Changes needed before a refresh is stated: fewer give no median worth the name."""
 

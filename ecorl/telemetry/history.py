@@ -8,29 +8,10 @@ import threading
 from array import array
 from collections.abc import Iterable
 
-from ecorl.records import (
-    LOSS_ERRORS,
-    MAX_ENERGY_J,
-    MAX_POWER_W,
-    MIN_COVERAGE,
-    EnergyMethod,
-    PowerSample,
-    Provenance,
-    StageEnergy,
-    weakest,
-)
-from ecorl.telemetry.integrate import (
-    DISPUTED_AFTER_S,
-    STOPPED_AFTER_S,
-    CounterVerdict,
-    Reading,
-    counter_difference,
-    hold_integral,
-    judge_counter,
-    standstill_s,
-)
+from ecorl import records
+from ecorl.telemetry import integrate
 
-CONTEXT_S = 2 * DISPUTED_AFTER_S
+CONTEXT_S = 2 * integrate.DISPUTED_AFTER_S
 """How far back from its end a window's counter is judged, s, where the window itself is shorter.
 
 A stage of milliseconds cannot tell a dead counter from a slow one; the seconds before it can.
@@ -41,7 +22,7 @@ Nothing behind the window is looked at, so that a figure does not change after i
 class _Track:
     """Samples of one device in flat arrays (25 bytes a sample); NaN stands for a missing figure."""
 
-    def __init__(self, provenance: Provenance) -> None:
+    def __init__(self, provenance: records.Provenance) -> None:
         self.t_s = array("d")
         self.power_w = array("d")
         self.energy_j = array("d")
@@ -49,11 +30,11 @@ class _Track:
         self.provenance = provenance
         self.is_foreign = False
 
-    def append(self, sample: PowerSample) -> None:
+    def append(self, sample: records.PowerSample) -> None:
         self.t_s.append(sample.t_s)
-        self.power_w.append(_number(sample.power_w, MAX_POWER_W))
-        self.energy_j.append(_number(sample.energy_j, MAX_ENERGY_J))
-        self.reset.append(sample.error in LOSS_ERRORS)
+        self.power_w.append(_number(sample.power_w, records.MAX_POWER_W))
+        self.energy_j.append(_number(sample.energy_j, records.MAX_ENERGY_J))
+        self.reset.append(sample.error in records.LOSS_ERRORS)
 
     def trim(self, capacity: int) -> None:
         # Cut rarely and by half: removing one sample at a time would cost O(capacity) each.
@@ -61,12 +42,12 @@ class _Track:
             for column in (self.t_s, self.power_w, self.energy_j, self.reset):
                 del column[:-capacity]
 
-    def reading(self, i: int) -> Reading:
-        return Reading(
+    def reading(self, i: int) -> integrate.Reading:
+        return integrate.Reading(
             self.t_s[i], _figure(self.power_w[i]), _figure(self.energy_j[i]), bool(self.reset[i])
         )
 
-    def around(self, t_start_s: float, t_end_s: float, reach_s: float) -> list[Reading]:
+    def around(self, t_start_s: float, t_end_s: float, reach_s: float) -> list[integrate.Reading]:
         """Readings of a window, with what brackets it on either side.
 
         One reading further on each side is enough for the hold; for the counter the search goes
@@ -112,16 +93,11 @@ class PowerHistory:
             raise ValueError(f"hold_s = {hold_s}: must be above 0")
         if capacity < 2:
             raise ValueError(f"capacity = {capacity}: must be at least 2")
-        self._hold_s, self._capacity = hold_s, capacity
+        self.hold_s, self._capacity = hold_s, capacity
         self._tracks: dict[str, _Track] = {}
         self._lock = threading.Lock()
 
-    @property
-    def hold_s(self) -> float:
-        """Longest time for which a reading stands without a successor, s."""
-        return self._hold_s
-
-    def register(self, device_id: str, provenance: Provenance) -> None:
+    def register(self, device_id: str, provenance: records.Provenance) -> None:
         """Make a device known before its first sample.
 
         Args:
@@ -131,7 +107,7 @@ class PowerHistory:
         with self._lock:
             self._tracks.setdefault(device_id, _Track(provenance))
 
-    def add(self, samples: Iterable[PowerSample]) -> tuple[PowerSample, ...]:
+    def add(self, samples: Iterable[records.PowerSample]) -> tuple[records.PowerSample, ...]:
         """Append samples; one that is not newer than its device's last is dropped.
 
         A late sample would change the energy of windows that were read already.
@@ -146,7 +122,7 @@ class PowerHistory:
                 if track.t_s and sample.t_s <= track.t_s[-1]:
                     continue
                 track.append(sample)
-                track.provenance = weakest(track.provenance, sample.provenance)
+                track.provenance = records.weakest(track.provenance, sample.provenance)
                 track.trim(self._capacity)
                 kept.append(sample)
         return tuple(kept)
@@ -176,7 +152,9 @@ class PowerHistory:
             track = self._tracks.get(device_id)
             return track.t_s[-1] if track is not None and track.t_s else None
 
-    def readings(self, device_id: str, t_start_s: float, t_end_s: float) -> tuple[Reading, ...]:
+    def readings(
+        self, device_id: str, t_start_s: float, t_end_s: float
+    ) -> tuple[integrate.Reading, ...]:
         """Readings within a window, missing ones included.
 
         Args:
@@ -192,7 +170,7 @@ class PowerHistory:
             high = bisect.bisect_right(track.t_s, t_end_s)
             return tuple(track.reading(i) for i in range(low, high))
 
-    def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> StageEnergy:
+    def energy(self, device_id: str, t_start_s: float, t_end_s: float) -> records.StageEnergy:
         """Energy of one device over a window; see the class for the rule.
 
         The figure is final once `watermark_s` has passed `t_end_s`; before that the counter
@@ -212,28 +190,28 @@ class PowerHistory:
         window = (t_start_s, t_end_s)
         with self._lock:
             track = self._tracks.get(device_id)
-            provenance = Provenance.MODELLED if track is None else track.provenance
-            is_model = provenance is Provenance.MODELLED
+            provenance = records.Provenance.MODELLED if track is None else track.provenance
+            is_model = provenance is records.Provenance.MODELLED
             back_s = t_start_s if is_model else min(t_start_s, t_end_s - CONTEXT_S)
-            readings = [] if track is None else track.around(back_s, t_end_s, self._hold_s)
+            readings = [] if track is None else track.around(back_s, t_end_s, self.hold_s)
             is_foreign = track is not None and track.is_foreign
         counter_j, integral_j, coverage = self._figures(readings, window)
-        verdict = CounterVerdict.FINE
+        verdict = integrate.CounterVerdict.FINE
         if is_foreign:
-            verdict = CounterVerdict.FOREIGN
+            verdict = integrate.CounterVerdict.FOREIGN
         elif counter_j is not None and not is_model:
             verdict = self._verdict(readings, window)
         energy_j, method = _choose(counter_j, integral_j, coverage, verdict)
-        if method is EnergyMethod.COUNTER and is_model:
-            method = EnergyMethod.MODEL
+        if method is records.EnergyMethod.COUNTER and is_model:
+            method = records.EnergyMethod.MODEL
         length_s = t_end_s - t_start_s
-        return StageEnergy(
+        return records.StageEnergy(
             (device_id,),
             t_start_s,
             t_end_s,
             energy_j=energy_j,
             mean_power_w=None if energy_j is None else energy_j / length_s,
-            counter_energy_j=None if verdict is CounterVerdict.STOPPED else counter_j,
+            counter_energy_j=None if verdict is integrate.CounterVerdict.STOPPED else counter_j,
             integral_energy_j=integral_j,
             n_samples=_n_inside(readings, t_start_s, t_end_s),
             coverage=coverage,
@@ -242,55 +220,62 @@ class PowerHistory:
         )
 
     def _figures(
-        self, readings: list[Reading], window: tuple[float, float]
+        self, readings: list[integrate.Reading], window: tuple[float, float]
     ) -> tuple[float | None, float | None, float]:
         """Rise of the counter and integral over a window, J, and coverage."""
         length_s = window[1] - window[0]
         if length_s <= 0:
             return None, None, 0.0
-        integral = hold_integral(readings, *window, self._hold_s)
+        integral = integrate.hold_integral(readings, *window, self.hold_s)
         coverage = min(1.0, integral.covered_s / length_s)
-        counter_j = counter_difference(readings, *window, self._hold_s)
+        counter_j = integrate.counter_difference(readings, *window, self.hold_s)
         return counter_j, integral.energy_j if coverage > 0 else None, coverage
 
-    def _verdict(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:
+    def _verdict(
+        self, readings: list[integrate.Reading], window: tuple[float, float]
+    ) -> integrate.CounterVerdict:
         """Judge the counter over a window, and over the time before it where it always moved."""
-        if standstill_s(readings, *window, self._hold_s) > STOPPED_AFTER_S:
-            return CounterVerdict.STOPPED
+        if integrate.standstill_s(readings, *window, self.hold_s) > integrate.STOPPED_AFTER_S:
+            return integrate.CounterVerdict.STOPPED
         verdict = self._judge(readings, window)
         wide = (max(readings[0].t_s, window[1] - CONTEXT_S), window[1])
-        if verdict is not CounterVerdict.FINE or wide[0] >= window[0]:
+        if verdict is not integrate.CounterVerdict.FINE or wide[0] >= window[0]:
             return verdict
-        if standstill_s(readings, *wide, self._hold_s) > STOPPED_AFTER_S:
-            return CounterVerdict.FINE
+        if integrate.standstill_s(readings, *wide, self.hold_s) > integrate.STOPPED_AFTER_S:
+            return integrate.CounterVerdict.FINE
         return self._judge(readings, wide)
 
-    def _judge(self, readings: list[Reading], window: tuple[float, float]) -> CounterVerdict:
-        return judge_counter(*self._figures(readings, window), window[1] - window[0])
+    def _judge(
+        self, readings: list[integrate.Reading], window: tuple[float, float]
+    ) -> integrate.CounterVerdict:
+        return integrate.judge_counter(*self._figures(readings, window), window[1] - window[0])
 
 
 def _choose(
-    counter_j: float | None, integral_j: float | None, coverage: float, verdict: CounterVerdict
-) -> tuple[float | None, EnergyMethod]:
+    counter_j: float | None,
+    integral_j: float | None,
+    coverage: float,
+    verdict: integrate.CounterVerdict,
+) -> tuple[float | None, records.EnergyMethod]:
     """The energy to use, J, and the method behind it; see `PowerHistory`."""
-    if verdict is CounterVerdict.DISPUTED:
-        return None, EnergyMethod.DISPUTED
-    if counter_j is not None and verdict is CounterVerdict.FINE:
-        return counter_j, EnergyMethod.COUNTER
+    if verdict is integrate.CounterVerdict.DISPUTED:
+        return None, records.EnergyMethod.DISPUTED
+    if counter_j is not None and verdict is integrate.CounterVerdict.FINE:
+        return counter_j, records.EnergyMethod.COUNTER
     # Summed spans round: a fully covered window may come out a bit below 1.
-    if integral_j is None or coverage < MIN_COVERAGE - 1e-9:
-        return None, EnergyMethod.NONE
-    return integral_j, _INTEGRALS.get(verdict, EnergyMethod.INTEGRAL)
+    if integral_j is None or coverage < records.MIN_COVERAGE - 1e-9:
+        return None, records.EnergyMethod.NONE
+    return integral_j, _INTEGRALS.get(verdict, records.EnergyMethod.INTEGRAL)
 
 
 _INTEGRALS = {
-    CounterVerdict.STOPPED: EnergyMethod.INTEGRAL_COUNTER_STOPPED,
-    CounterVerdict.FOREIGN: EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
+    integrate.CounterVerdict.STOPPED: records.EnergyMethod.INTEGRAL_COUNTER_STOPPED,
+    integrate.CounterVerdict.FOREIGN: records.EnergyMethod.INTEGRAL_COUNTER_FOREIGN,
 }
 """What an integral is called that stands in the place of a counter."""
 
 
-def _n_inside(readings: list[Reading], t_start_s: float, t_end_s: float) -> int:
+def _n_inside(readings: list[integrate.Reading], t_start_s: float, t_end_s: float) -> int:
     """Valid readings strictly inside a window: one at its edge belongs to the neighbour as much."""
     return sum(
         1

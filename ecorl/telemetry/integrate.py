@@ -7,11 +7,12 @@ integration: they are what makes the hold right when the polling is faster than 
 
 Neither is the truth. `judge_counter` says when the counter cannot be believed: it has stopped, or
 the two figures are too far apart for any bias that is known. Where a GPU tells its average power as
-well, `ecorl.telemetry.sources.own_counter` judges more closely.
+well, `ecorl.telemetry.sources.nvml` judges more closely.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -222,14 +223,8 @@ def _segment(counters: Sequence[Reading], t_s: float) -> int | None:
     """Index i of the pair (i, i+1) around `t_s`; None outside the counter readings."""
     if len(counters) < 2 or not counters[0].t_s <= t_s <= counters[-1].t_s:
         return None
-    low, high = 0, len(counters) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if counters[middle].t_s <= t_s:
-            low = middle
-        else:
-            high = middle
-    return low
+    after = bisect.bisect_right(counters, t_s, key=lambda counter: counter.t_s)
+    return min(after, len(counters) - 1) - 1
 
 
 def _interpolate(a: Reading, b: Reading, t_s: float, max_gap_s: float) -> float | None:

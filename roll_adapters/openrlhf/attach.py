@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ecorl.config.training.gears import GearsConfig
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Role, Stage
 from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.training import TrainingSide

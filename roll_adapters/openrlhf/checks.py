@@ -20,8 +20,7 @@ from ecorl.config import (
     RayRuntimeConfig,
     StaticPolicyConfig,
 )
-from ecorl.engines.models.text_survival import survives_text
-from ecorl.engines.models.text_tokenizer import TOKENIZER_FILE
+from ecorl.engines.models.text_tokenizer import TOKENIZER_FILE, survives_text
 from ecorl.errors import ConfigError
 from ecorl.records import Action, Stage
 from ecorl.runtime.control.governor import check_budget

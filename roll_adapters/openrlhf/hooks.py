@@ -20,7 +20,7 @@ import numpy as np
 import ray
 import torch
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Action, ModelShape, Role, Stage, StageWork
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Float32, Iteration, Landed, RunTotals, Span, StageRun

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ecorl.edi import EdiMatrix
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import RunError
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
 

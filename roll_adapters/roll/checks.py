@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ecorl.config import PluginEngineConfig, StaticPolicyConfig
-from ecorl.engines.models.text_survival import survives_text
-from ecorl.engines.models.text_tokenizer import TOKENIZER_FILE
+from ecorl.engines.models.text_tokenizer import TOKENIZER_FILE, survives_text
 from ecorl.engines.registry import engine_spec
 from ecorl.errors import ConfigError
 from ecorl.records import Action, Stage, stage_of

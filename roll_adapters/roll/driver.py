@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from ecorl.config import Config, PluginEngineConfig, RayRuntimeConfig
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.records import EventKind, Role
 from ecorl.runtime.checkpoints import write_state

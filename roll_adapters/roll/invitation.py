@@ -6,7 +6,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.ray.remote import RemoteRuntime
 from ecorl.runtime.training import TrainingSide

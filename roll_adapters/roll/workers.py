@@ -26,10 +26,10 @@ from roll.distributed.executor.worker import Worker
 from roll.distributed.scheduler.decorator import Dispatch, register
 from roll.distributed.scheduler.protocol import DataProto
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import Float32, ScoreBatch
 from ecorl.engines.torch.engine import TorchEngine
 from ecorl.engines.torch.loading import HOST_DEVICE
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Stage
 from ecorl.runtime.handles import Iteration
 from ecorl.runtime.overhead import HookTime

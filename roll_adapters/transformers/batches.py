@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import DataError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ecorl.config import Config
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError, RunError
 from ecorl.loop import LoopPlan, MeasuredLoop
 from ecorl.loop.facts import loop_facts, told_facts

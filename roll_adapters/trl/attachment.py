@@ -17,7 +17,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ecorl.control import AS_IT_IS, Command, GearChoice, TrainingStage
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Stage, StageWork
 from ecorl.runtime.control.standing import stand
 from ecorl.runtime.energy.log_figures import LEGEND, await_settled, log_figures

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ecorl.config import Config, FpgaEngineConfig, TorchEngineConfig
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.torch import loading
-from ecorl.engines.torch.devices import nvml_name
+from ecorl.engines.torch.loading import nvml_name
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Action, ModelShape, Role, Stage
 from ecorl.runtime.frozen_models import Watch, frozen_model, int8_objection, model_name
 from ecorl.runtime.protocol import Runtime

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.torch.padding import prompt_and_completion
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Action, ModelShape, Stage, StageWork
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.rollout import InferenceCall, Rollout

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import FaultEvent, FaultKind, Stage
 from ecorl.runtime.rollout import GeneratedRows, Rollout
 from roll_adapters.transformers.batches import padding_tokenizer

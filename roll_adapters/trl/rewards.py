@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Role, Stage, StageWork
 from ecorl.runtime.frozen_models import FrozenModels
 from ecorl.runtime.handles import StageRun

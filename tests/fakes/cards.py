@@ -190,7 +190,7 @@ def noop_setups(n_cards: int) -> Sequence[CardSetup]:
 
 def real_setups(n_cards: int) -> Sequence[CardSetup]:
     """Cards of this machine, by the bitstream that the environment names."""
-    from ecorl.engines.fpga.bitstream.check import check_bitstream
+    from ecorl.engines.fpga.bitstream.manifest import check_bitstream
     from ecorl.engines.fpga.card.backend import KernelBackend
     from ecorl.engines.fpga.card.opening import on_cards
 

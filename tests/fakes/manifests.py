@@ -8,7 +8,7 @@ from pathlib import Path
 from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget, Manifest, file_digest
 from ecorl.engines.fpga.csim.build import kernels_digest
 from ecorl.engines.fpga.kernels.banks import PLATFORM
-from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.fpga.kernels.interfaces import shape_limits
 
 
 def manifest_of(

@@ -21,6 +21,7 @@ import numpy as np
 
 from ecorl.engines.fpga.bitstream.xclbin import Container, read_container
 from tests.fakes.pyxrt_faults import Script
+from tests.fakes.xclbin_sections import connections, units
 
 GENERATIONS = ("2022.1", "2023.2")
 NAME = "xilinx_u55c_gen3x16_xdma_base_3"
@@ -171,12 +172,12 @@ class _Kernel:
     def __init__(self, device: _Device, name: str) -> None:
         container = device.container
         assert container is not None
-        names = [unit.partition(":")[0] for unit in container.units]
+        names = [unit.partition(":")[0] for unit in units(container)]
         if name not in names:
             raise RuntimeError(f"No compute units matching '{name}'")
         self.device, self.name, self._unit = device, name, names.index(name)
         self._groups = {
-            c.argument: c.memory for c in container.connections() if c.unit == self._unit
+            c.argument: c.memory for c in connections(container) if c.unit == self._unit
         }
         machine = device.machine
         self.top = getattr(machine.library, name)

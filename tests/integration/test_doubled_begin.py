@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ecorl.config import FilesTask
-from ecorl.engines.fpga.validation.preference_pairs import read_pairs
-from ecorl.engines.models.doubled_begin import DoubledBegin, added_begin, begin_of, only_begin
+from ecorl.engines.fpga.validation.scoring import read_pairs
+from ecorl.engines.models.text_tokenizer import DoubledBegin, added_begin, begin_of, only_begin
 from roll_adapters.trl.inputs.first_rows import FirstPrompt
 from roll_adapters.trl.inputs.tokens import check_tokens
 from tests.integration.tiny_inputs import other_model, rows_file

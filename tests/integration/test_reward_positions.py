@@ -23,10 +23,8 @@ from hypothesis import strategies as st
 
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.validation import scoring
-from ecorl.engines.fpga.validation.preference_pairs import TokenPair
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
-from ecorl.engines.lanes.threaded import ThreadedEngine
+from ecorl.engines.fpga.validation.scoring import TokenPair
+from ecorl.engines.lanes.threaded import EngineSpec, ThreadedEngine
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import ScoreBatch, reward_position
 from ecorl.engines.torch.engine import TorchEngine
@@ -34,6 +32,7 @@ from ecorl.errors import CheckpointError
 from ecorl.records import Stage
 from ecorl.runtime.processes.head import joined
 from tests.conftest import demand
+from tests.fakes.blocking_engine import HostLimits, IsolatedEngine
 from tests.fakes.openrlhf import micro_batch
 from tests.fakes.roll_batches import roll_on_path
 

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from ecorl.config import load_config
-from ecorl.engines.fpga.card.emulation import can_emulate
+from ecorl.engines.fpga.card.opening import can_emulate
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance, Stage
 from roll_adapters.trl_hooks import attach

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga.csim.decoder import LOGPROB_BITS, REWARD_BITS, Int8Decoder
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.cycles.attention import MhaCounts
+from ecorl.engines.fpga.int8_decoder import LOGPROB_BITS, REWARD_BITS
 from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import EngineError

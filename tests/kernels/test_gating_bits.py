@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga.csim.decoder import REWARD_BITS
+from ecorl.engines.fpga.int8_decoder import REWARD_BITS
 from ecorl.engines.fpga.numerics.formats import LOG2_E
 from ecorl.engines.models.checkpoint import load_decoder
 from tests.kernels.decoder_models import decoder, golden, library, same

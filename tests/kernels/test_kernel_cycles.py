@@ -10,8 +10,8 @@ import pytest
 
 from ecorl.engines.fpga.csim.library import CsimLibrary, gemm_counts
 from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts, page_beats
-from ecorl.engines.fpga.cycles.router import RouterCall
-from ecorl.engines.fpga.cycles.score import ScoreCall
+from ecorl.engines.fpga.cycles.kernel_calls import RouterCall
+from ecorl.engines.fpga.cycles.kernels import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.kernels.sequence import card_head
 

@@ -22,9 +22,10 @@ from ecorl.drivers.instruments import (
     FIELD_POWER_INSTANT,
     SCOPE_MEMORY,
     NvmlDevice,
+    error_from_code,
+    translated,
 )
 from ecorl.drivers.nvml import NvmlDriver, field_number
-from ecorl.drivers.nvml_errors import error_from_code, translated
 from ecorl.errors import DriverError, FunctionNotFound, NotSupported
 from ecorl.units import watts_from_milliwatts
 

@@ -12,8 +12,8 @@ from ecorl.cli.output import say
 from ecorl.errors import BuildError, ConfigError
 
 if TYPE_CHECKING:
+    from ecorl.engines.fpga.bitstream.build import BuildRequest
     from ecorl.engines.fpga.bitstream.manifest import Manifest
-    from ecorl.engines.fpga.bitstream.request import BuildRequest
 
 
 def bitstream(
@@ -62,8 +62,8 @@ def _build_request(
     Raises:
         ConfigError: one of them is not what its option takes.
     """
+    from ecorl.engines.fpga.bitstream.build import CHECKS, BuildRequest
     from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
-    from ecorl.engines.fpga.bitstream.request import CHECKS, BuildRequest
     from ecorl.engines.fpga.kernels.banks import PLATFORM
 
     if target not in set(BitstreamTarget):

@@ -106,7 +106,7 @@ def _workloads(
 
 
 def _config(path: Path) -> tuple[str, DecoderConfig]:
-    from ecorl.engines.fpga.kernels.limits import check_widths
+    from ecorl.engines.fpga.kernels.interfaces import check_widths
     from ecorl.engines.models.decoder_config import read_config, read_config_file
 
     path = path.expanduser()

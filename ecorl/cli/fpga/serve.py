@@ -228,7 +228,7 @@ def _check_bitstream(path: Path) -> None:
     Raises:
         ConfigError: naming the option, and what is not there.
     """
-    from ecorl.engines.fpga.bitstream.check import missing_part
+    from ecorl.engines.fpga.bitstream.manifest import missing_part
 
     try:
         missing = missing_part(path.expanduser())
@@ -247,11 +247,10 @@ def _loaded(
         ConfigError: for numbers of cards where the model runs without XRT.
     """
     from ecorl.devices import load_profile
-    from ecorl.engines.fpga.csim.decoder import MAX_ROW
     from ecorl.engines.fpga.engine import FpgaEngine
+    from ecorl.engines.fpga.int8_decoder import MAX_ROW
     from ecorl.engines.models.decoder_config import read_config
-    from ecorl.engines.models.doubled_begin import begin_of
-    from ecorl.engines.models.text_tokenizer import TextTokenizer
+    from ecorl.engines.models.text_tokenizer import TextTokenizer, begin_of
     from ecorl.errors import CheckpointError
     from ecorl.plain_text import as_read
     from ecorl.records import Provenance, Stage

@@ -14,9 +14,8 @@ from ecorl.cli.output import check_text, make_console, say, writable, writing
 from ecorl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ecorl.engines.fpga.validation.preference_pairs import HeldOutPairs, TokenPair
-    from ecorl.engines.fpga.validation.rank_flips import PrecisionFigures, PrecisionStudy
-    from ecorl.engines.fpga.verdict import OffloadVerdict
+    from ecorl.engines.fpga.validation.scoring import HeldOutPairs, TokenPair
+    from ecorl.engines.fpga.verdict import OffloadVerdict, PrecisionFigures, PrecisionStudy
 
 REFUSED = 1
 """Exit code when the model should not be offloaded."""
@@ -56,9 +55,9 @@ def validate(
     it then. Exit code 0 accepted, 1 refused.
     """
     from ecorl.engines.fpga import verdict
-    from ecorl.engines.fpga.kernels.limits import check_widths
+    from ecorl.engines.fpga.kernels.interfaces import check_widths
     from ecorl.engines.fpga.validation import scoring
-    from ecorl.engines.fpga.validation.preference_pairs import read_pairs
+    from ecorl.engines.fpga.validation.scoring import read_pairs
     from ecorl.engines.models.checkpoint import load_decoder
 
     if not math.isfinite(budget):
@@ -136,7 +135,7 @@ def _percent(share: float) -> str:
 
 
 def _unanswered(found: PrecisionFigures, pairs: Sequence[TokenPair]) -> str:
-    from ecorl.engines.fpga.validation.rank_flips import SIDES
+    from ecorl.engines.fpga.verdict import SIDES
 
     named = [f"line {pairs[pair].line} {SIDES[side]}" for pair, side in found.unanswered[:_NAMED]]
     more = len(found.unanswered) - len(named)

@@ -7,14 +7,17 @@ and a hardware context opened on it. This module hides the difference, and three
 - ``run.wait`` holds the interpreter's lock until the kernel ends. `KernelRun.wait` looks at the
   state and sleeps in between.
 - A short read comes back as a short array: `CardBuffer.download` compares lengths.
+
+`translated` turns XRT's exceptions into classes below `ecorl.errors.DriverError`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,8 +25,53 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.drivers.xrt.errors import translated
-from ecorl.errors import CardFull, DeviceLost, DriverError, DriverTimeout, LibraryNotFound
+from ecorl.errors import (
+    CardFull,
+    DeviceLost,
+    DriverError,
+    DriverTimeout,
+    LibraryNotFound,
+    NoPermission,
+)
+
+_RAISED = (
+    RuntimeError,
+    OSError,
+    ValueError,
+    IndexError,
+    SystemError,
+    TypeError,
+    MemoryError,
+    OverflowError,
+)
+"""What pybind11 makes of the exceptions of XRT's C++; std::bad_alloc is a MemoryError."""
+
+
+_LOST = ("no such device", "device not found", "invalid device", "could not open device")
+"""Words of XRT for a card that is not there, any more or at all."""
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn what XRT raises within the block into a `DriverError` that begins with `what`.
+
+    XRT raises standard exceptions only; their text is all there is to tell them apart.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        raise DriverError(f"{what}: this pyxrt lacks it ({error})") from error
+    except _RAISED as error:
+        text = str(error).lower()
+        kind: type[DriverError] = DriverError
+        if "permission" in text or "not permitted" in text:
+            kind = NoPermission
+        elif any(words in text for words in _LOST):
+            kind = DeviceLost
+        elif "timed out" in text or "timeout" in text:
+            kind = DriverTimeout
+        raise kind(f"{what}: {str(error) or type(error).__name__}") from error
+
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -67,9 +115,20 @@ def card_name(module: ModuleType, index: int) -> str:
     """
     with translated(f"device({index})"):
         device = module.device(index)
+    return told_of(module, device, "name")
+
+
+def told_of(module: Any, device: Any, key: str) -> str:
+    """What a device tells of itself; empty where it does not.
+
+    Args:
+        module: ``pyxrt``, or a stand-in.
+        device: of that module.
+        key: a member of ``xrt_info_device``, such as ``bdf``.
+    """
     try:
-        with translated("get_info(name)"):
-            return str(device.get_info(module.xrt_info_device.name))
+        with translated(f"get_info({key})"):
+            return str(device.get_info(getattr(module.xrt_info_device, key)))
     except DriverError:
         return ""
 
@@ -249,7 +308,8 @@ class OpenCard:
         with translated(f"device({index})"):
             self._device = self._module.device(index)
         if check is not None:
-            check(self._told("name") or "one that does not tell its name")
+            name = told_of(module, self._device, "name")
+            check(name or "one that does not tell its name")
         with translated(f"{bitstream.name} on card {index}"):
             open_kernel = self._load(bitstream)
         self._kernels: dict[str, Any] = {}
@@ -300,19 +360,12 @@ class OpenCard:
 
     def address(self) -> str:
         """PCIe address, empty when the card does not tell."""
-        return self._told("bdf")
+        return told_of(self._module, self._device, "bdf")
 
     def close(self) -> None:
         """Let go of the kernels and the device; buffers and runs must have gone before."""
         self._kernels.clear()
         self._context = self._device = None
-
-    def _told(self, key: str) -> str:
-        try:
-            with translated(f"get_info({key})"):
-                return str(self._device.get_info(getattr(self._module.xrt_info_device, key)))
-        except DriverError:
-            return ""
 
     def _load(self, bitstream: Path) -> Callable[[str], Any]:
         if self.has_contexts:

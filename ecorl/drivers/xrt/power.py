@@ -13,14 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ecorl.drivers.xrt.card import load_pyxrt
-from ecorl.drivers.xrt.errors import translated
-from ecorl.errors import (
-    DriverError,
-    DriverNotLoaded,
-    NoPermission,
-    NotSupported,
-)
+from ecorl.drivers.xrt.card import load_pyxrt, told_of, translated
+from ecorl.errors import DriverError, DriverNotLoaded, NoPermission, NotSupported
 
 BOARD_RAILS = ("12v_pex", "12v_aux", "3v3_pex")
 """The rails that feed the board; all others are derived from these."""
@@ -157,9 +151,8 @@ class XrtDriver:
                 if self._counts():
                     continue
                 break
-            found.append(
-                XrtCard(index, self._info(device, "name"), self._info(device, "bdf"), device)
-            )
+            name, bdf = (told_of(self._xrt, device, key) for key in ("name", "bdf"))
+            found.append(XrtCard(index, name, bdf, device))
         if not found:
             raise DriverNotLoaded("XRT is installed, but no card opens")
         return tuple(found)
@@ -184,10 +177,3 @@ class XrtDriver:
             return MAX_CARDS
         with translated("enumerate_devices"):
             return int(self._module().enumerate_devices())
-
-    def _info(self, device: Any, key: str) -> str:
-        try:
-            with translated(f"get_info({key})"):
-                return str(device.get_info(getattr(self._module().xrt_info_device, key)))
-        except DriverError:
-            return ""

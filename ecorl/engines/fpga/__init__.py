@@ -1,10 +1,9 @@
 """The FPGA engine: INT8 kernels as C-simulation or on cards, and the cycle model of a card.
 
 engine          scores rows with a frozen model, through the C-simulation or on cards
-int8_decoder    the interface of the forward that both have
-prefix_sharing  which tokens of a batch are computed: shared prompts once
+int8_decoder    the interface of the forward that both have; shared prompts are computed once
 estimate        modelled time and energy of a workload
-verdict         whether a validation allows INT8 for a model
+verdict         what a validation found, and whether it allows INT8 for a model
 kernels         facts of the kernels, and the sequence in which a forward runs them
 numerics        weights in the kernels' integer formats
 csim            build, library and decoder of the C-simulation

@@ -25,21 +25,17 @@ from ecorl.engines.fpga.csim.build import Build
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.cycles.model import BatchShape, CardTime, CycleModel
-from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder
-from ecorl.engines.fpga.kernels.limits import check_widths
-from ecorl.engines.fpga.prefix_sharing import Segments, segments_of
+from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, Segments, segments_of
+from ecorl.engines.fpga.kernels.interfaces import check_widths
 from ecorl.engines.fpga.verdict import obey
-from ecorl.engines.models.checkpoint import (
-    DecoderConfig,
-    expected_tensors,
-    load_decoder,
-    read_config,
-)
+from ecorl.engines.models.checkpoint import expected_tensors, load_decoder
+from ecorl.engines.models.decoder_config import DecoderConfig, read_config
 from ecorl.engines.models.equalise import equalised
 from ecorl.engines.models.gating import FOLDED
 from ecorl.engines.protocol import (
     CardLoad,
     EngineReport,
+    Float32,
     Int64,
     LogprobResult,
     ScoreBatch,
@@ -159,16 +155,12 @@ class FpgaEngine:
             EngineError: for a closed engine, a reward engine, or a batch that cannot be run.
         """
         decoder = self._ready(Stage.REFERENCE, batch)
-        start = time.perf_counter()
-        runnable = self._runnable(batch)
+        start, runnable = time.perf_counter(), self._runnable(batch)
         run = batch.rows(runnable)
         answers = decoder.logprobs(run.token_ids, run.n_completion, run.temperature)
-        values = [np.full(n, np.nan, np.float32) for n in batch.n_completion]
-        for index, answer in zip(runnable, answers, strict=True):
-            values[index] = answer
-        host_time_s = time.perf_counter() - start
-        report = self._report(batch, runnable, host_time_s)
-        return LogprobResult(batch.sample_ids, tuple(values), report)
+        values = _placed(answers, runnable, batch.n_completion)
+        report = self._report(batch, runnable, time.perf_counter() - start)
+        return LogprobResult(batch.sample_ids, values, report)
 
     def score_steps(self, batch: ScoreBatch, positions: Sequence[Sequence[int]]) -> StepResult:
         """Process rewards: the reward at several positions of each row, as if it ended there.
@@ -185,16 +177,12 @@ class FpgaEngine:
         """
         decoder = self._ready(Stage.REWARD, batch)
         asked = _checked_positions(batch, positions)
-        start = time.perf_counter()
-        runnable = self._runnable(batch)
+        start, runnable = time.perf_counter(), self._runnable(batch)
         run, chosen = batch.rows(runnable), [asked[i] for i in runnable]
         answers = decoder.score_at(run.token_ids, chosen, run.n_completion)
-        values = [np.full(len(p), np.nan, np.float32) for p in asked]
-        for index, answer in zip(runnable, answers, strict=True):
-            values[index] = answer
-        host_time_s = time.perf_counter() - start
-        report = self._report(batch, runnable, host_time_s, asked)
-        return StepResult(batch.sample_ids, tuple(values), report)
+        values = _placed(answers, runnable, [len(p) for p in asked])
+        report = self._report(batch, runnable, time.perf_counter() - start, asked)
+        return StepResult(batch.sample_ids, values, report)
 
     def modelled(self, batch: ScoreBatch, positions: Sequence[Int64] | None = None) -> CardTime:
         """The cycle model's breakdown for a batch of runnable rows, without running it.
@@ -329,6 +317,16 @@ class FpgaEngine:
             return EngineReport(self._ran_s(), None, Provenance.MEASURED, host_time_s, cards)
         card = self.modelled(batch.rows(run), chosen)
         return EngineReport(card.time_s, card.energy_j, Provenance.MODELLED, host_time_s)
+
+
+def _placed(
+    answers: Sequence[Float32], runnable: Sequence[int], sizes: Sequence[int]
+) -> tuple[Float32, ...]:
+    """Answers in the places of their rows; NaN for rows that were not run."""
+    values = [np.full(n, np.nan, np.float32) for n in sizes]
+    for index, answer in zip(runnable, answers, strict=True):
+        values[index] = answer
+    return tuple(values)
 
 
 def _checked_positions(batch: ScoreBatch, positions: Sequence[Sequence[int]]) -> tuple[Int64, ...]:

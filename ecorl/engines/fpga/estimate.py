@@ -14,12 +14,12 @@ from ecorl.devices import DeviceProfile
 from ecorl.devices.card import ARRAY_MACS, missing_card_figures
 from ecorl.engines.fpga.bitstream.csynth import standing, synthesis_of
 from ecorl.engines.fpga.csim.build import kernel_root
-from ecorl.engines.fpga.csim.decoder import MAX_ROW
 from ecorl.engines.fpga.cycles.hbm import IDEAL, WEIGHT_CHANNELS
 from ecorl.engines.fpga.cycles.hbm_layout import HbmLayout, Resident, place
 from ecorl.engines.fpga.cycles.kernel_calls import TRANSFERS, forward_calls, link_bytes
 from ecorl.engines.fpga.cycles.kernels import call_cost
 from ecorl.engines.fpga.cycles.model import INTERVALS, KERNELS, BatchShape, CardTime, CycleModel
+from ecorl.engines.fpga.int8_decoder import MAX_ROW
 from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import ConfigError, SynthesisReportError
 from ecorl.records import DeviceKind, Stage
@@ -240,7 +240,7 @@ def _run(work: ScoringWorkload, profile: DeviceProfile, ii: int, weight_channels
     model = CycleModel(work.config.shape, profile, ii, weight_channels)
     card = model.batch(work.batch)
     gemm = card.of("gemm_int8")
-    peak = ARRAY_MACS * model.n_arrays * model.card.clock_hz
+    peak = ARRAY_MACS * model.card.n_arrays * model.card.clock_hz
     assert gemm is not None  # a workload has tokens, and every forward has products
     return Run(
         ii=ii,

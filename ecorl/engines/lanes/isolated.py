@@ -10,20 +10,120 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import pickle
+import socket
+import sys
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from ecorl.engines.lanes.messages import EngineSpec, Ready
-from ecorl.engines.lanes.process import EngineProcess
-from ecorl.engines.lanes.threaded import EngineEnd, JobQueue, LaneJob, Result, fail, failed_future
-from ecorl.engines.protocol import LogprobResult, Refresh, ScoreBatch, ScoreResult
-from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout, UserError
-from ecorl.records import FaultKind, ModelShape, Stage
+from ecorl.child_process import start_module, wait_or_kill
+from ecorl.engines.lanes import threaded
+from ecorl.engines.protocol import LogprobResult, Refresh, Refreshed, ScoreBatch, ScoreResult
+from ecorl.errors import EcorlError, EngineCrashed, EngineTimeout, UserError
+from ecorl.records import FaultKind
+
+_LINK_ERRORS = (EOFError, OSError, pickle.UnpicklingError)
+"""Errors of a connection whose other end dies, between two messages or within one."""
+
+
+class EngineProcess:
+    """One process with one engine. All methods belong to one thread, except `kill`.
+
+    Args:
+        threads: number of threads of numeric libraries in the process.
+
+    Raises:
+        EngineCrashed: when the system refuses another process.
+    """
+
+    def __init__(self, threads: int) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._popen = start_module(
+                    "ecorl.engines.host_main", theirs.fileno(), _variables(threads)
+                )
+        except OSError as error:
+            ours.close()
+            raise EngineCrashed(f"the engine process could not be started: {error}") from error
+        self.link, self.pid = Connection(ours.detach()), self._popen.pid
+
+    def start(
+        self, spec: threaded.EngineSpec, calls_done: int, start_s: float
+    ) -> threaded.EngineFacts:
+        """Send the spec and wait until the engine is loaded.
+
+        Args:
+            spec: the engine to load.
+            calls_done: calls made to earlier processes of this engine.
+            start_s: limit, s.
+
+        Returns:
+            The attributes of the loaded engine.
+
+        Raises:
+            UserError: as raised where the engine was made, e.g. `CheckpointError`.
+            EngineTimeout: when it is not loaded after `start_s`.
+            EngineCrashed: when the process ended.
+        """
+        try:
+            self.link.send(threaded.StartEngine(spec, calls_done, tuple(sys.path)))
+            if not self.link.poll(start_s):
+                raise EngineTimeout(f"the engine process was not ready after {start_s:g} s")
+            reply = self.link.recv()
+        except _LINK_ERRORS as error:
+            raise EngineCrashed(f"the engine process {self.fate()} while starting") from error
+        if isinstance(reply, threaded.Fault):
+            raise threaded.error_of(reply)
+        if not isinstance(reply, threaded.EngineFacts):
+            raise EngineCrashed(f"the engine process answered {type(reply).__name__}, not Ready")
+        return reply
+
+    def exchange(self, request: ScoreBatch | Refresh) -> threaded.Result | EcorlError:
+        """Make one call and return its result, or the error that the engine raised.
+
+        Raises:
+            EngineCrashed: when the process is gone.
+        """
+        try:
+            self.link.send(request)
+            reply = self.link.recv()
+        except _LINK_ERRORS as error:
+            raise EngineCrashed(f"the engine process {self.fate()} during a call") from error
+        if isinstance(reply, threaded.Fault):
+            return threaded.error_of(reply)
+        if isinstance(reply, ScoreResult | LogprobResult | Refreshed):
+            return reply
+        return EngineCrashed(f"the engine process answered {type(reply).__name__}")
+
+    def fate(self) -> str:
+        """Reap a process whose link broke; returns how it ended, in words."""
+        if not wait_or_kill(self._popen, 1.0):
+            return "closed its link and was killed"
+        code = self._popen.returncode
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def kill(self) -> None:
+        """Send SIGKILL; does nothing when the process has been reaped already."""
+        self._popen.kill()
+
+    def stop(self, close_s: float) -> None:
+        """End the process by closing the link, and by SIGKILL after `close_s` seconds."""
+        self.link.close()
+        wait_or_kill(self._popen, close_s)
+
+
+def _variables(threads: int) -> dict[str, str]:
+    """The environment variables of an engine process."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    # Engines read local folders only; without HF_HUB_OFFLINE a loader may wait for a network.
+    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return dict.fromkeys(names, str(threads)) | offline
+
 
 logger = logging.getLogger(__name__)
 
@@ -43,24 +143,21 @@ class HostLimits:
 
     Attributes:
         start_s: limit for loading the engine, with a first build of the kernels, s.
-        call_s: limit of the blocking calls `score` and `logprobs`, s; None waits without limit.
         max_restarts: restarts without a good result in between, before the engine is given up.
         backoff_s: pause before the first restart, s; doubled for each further one.
         close_s: limit for an orderly end, s; after it the process is killed.
     """
 
     start_s: float = 600.0
-    call_s: float | None = 60.0
     max_restarts: int = 3
     backoff_s: float = 0.5
     close_s: float = 2.0
 
 
-class IsolatedEngine:
+class IsolatedEngine(threaded.EngineFacts):
     """Runs any engine in a separate process, behind an asynchronous interface.
 
-    It is an `InferenceEngine` too, with blocking `score` and `logprobs`. The constructor returns
-    when the engine is loaded.
+    The constructor returns when the engine is loaded.
 
     Args:
         spec: the engine to load.
@@ -71,26 +168,17 @@ class IsolatedEngine:
         EngineError: when the process ended or was not ready in time.
     """
 
-    name: str
-    device: str
-    stage: Stage
-    model: ModelShape
-    row_invariant: bool
-    card_bytes: int | None
-    host: str | None
-    card_banks: Mapping[str, int] | None
-
-    def __init__(self, spec: EngineSpec, limits: HostLimits | None = None) -> None:
+    def __init__(self, spec: threaded.EngineSpec, limits: HostLimits | None = None) -> None:
         self.stage = spec.stage
         self._spec, self._limits = spec, limits or HostLimits()
         self._owner_pid = os.getpid()
-        self._jobs = JobQueue()
+        self._jobs = threaded.JobQueue()
         self._n_calls = 0
         self._process: EngineProcess | None = None
         # One condition guards the state.
         self._state: _Life = _Life.STARTING
         self._reason: EcorlError | None = None
-        self._ends: list[EngineEnd] = []
+        self._ends: list[threaded.EngineEnd] = []
         self._cut_off = False
         self._changed = threading.Condition()
         # A pipe and not an event: the lane's thread waits for a job and for the end of the process
@@ -124,13 +212,7 @@ class IsolatedEngine:
         process = self._process
         return process.pid if process else None
 
-    def wait_available(self, timeout_s: float) -> bool:
-        """Wait for a restart in progress; True when the engine is available."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._state is not _Life.STARTING, timeout_s)
-        return self.available
-
-    def submit(self, batch: ScoreBatch) -> Future[Result]:
+    def submit(self, batch: ScoreBatch) -> Future[threaded.Result]:
         """Queue a batch; never blocks.
 
         A failure is the future's `EcorlError`. While the process restarts the future fails at
@@ -138,10 +220,10 @@ class IsolatedEngine:
         """
         with self._changed:
             if self.available:
-                return self._queued(LaneJob(batch))
-        return failed_future(self._unavailable())
+                return self._queued(threaded.LaneJob(batch))
+        return threaded.failed_future(self._unavailable())
 
-    def load_weights(self, checkpoint: Path) -> Future[Result]:
+    def load_weights(self, checkpoint: Path) -> Future[threaded.Result]:
         """Load other weights once all earlier batches are done. See `AsyncEngine`.
 
         A process that is started later loads them at its start.
@@ -149,8 +231,8 @@ class IsolatedEngine:
         with self._changed:
             if self.available:
                 self._spec = replace(self._spec, checkpoint=checkpoint)
-                return self._queued(LaneJob(Refresh(checkpoint)))
-        return failed_future(self._unavailable())
+                return self._queued(threaded.LaneJob(Refresh(checkpoint)))
+        return threaded.failed_future(self._unavailable())
 
     def cancel_and_restart(self) -> None:
         """Kill the process over a hung call and start another in the background.
@@ -163,9 +245,9 @@ class IsolatedEngine:
                 self._cut_off = True
                 self._enter(_Life.STARTING)
                 self._process.kill()
-        fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
+        threaded.fail(jobs, EngineTimeout(f"engine {self._spec.name} gave no answer in time"))
 
-    def take_ends(self) -> tuple[EngineEnd, ...]:
+    def take_ends(self) -> tuple[threaded.EngineEnd, ...]:
         """Return the ends of the process since the last call that no batch has reported."""
         with self._changed:
             ends, self._ends = tuple(self._ends), []
@@ -183,36 +265,10 @@ class IsolatedEngine:
             if self._state is not _Life.FAILED:
                 self._enter(_Life.CLOSED)
             self._ring()
-        fail(jobs, EngineCrashed(f"engine {self._spec.name} was closed"))
+        threaded.fail(jobs, EngineCrashed(f"engine {self._spec.name} was closed"))
         if threading.current_thread() is not self._thread:
             self._thread.join(self._limits.close_s + 5.0)
         atexit.unregister(self.close)
-
-    # ------------------------------------------------------------ InferenceEngine
-
-    def score(self, batch: ScoreBatch) -> ScoreResult:
-        """Scalar rewards; blocks. See `ecorl.engines.protocol.InferenceEngine`."""
-        result = self._call(batch)
-        if not isinstance(result, ScoreResult):
-            raise EngineError(f"an engine of stage {self.stage} does not score")
-        return result
-
-    def logprobs(self, batch: ScoreBatch) -> LogprobResult:
-        """Completion log-probs; blocks. See `ecorl.engines.protocol.InferenceEngine`."""
-        result = self._call(batch)
-        if not isinstance(result, LogprobResult):
-            raise EngineError(f"an engine of stage {self.stage} does not give log-probs")
-        return result
-
-    def _call(self, batch: ScoreBatch) -> Result:
-        self.wait_available(self._limits.start_s)
-        future = self.submit(batch)
-        try:
-            return future.result(self._limits.call_s)
-        except TimeoutError:
-            if not future.done():
-                self.cancel_and_restart()
-        return future.result()
 
     # ------------------------------------------------------------ the lane's thread
 
@@ -233,7 +289,7 @@ class IsolatedEngine:
                 os.close(self._bell_out)
                 self._bell_in = -1
                 jobs = self._jobs.take_all()
-            fail(jobs, EngineCrashed(f"engine {self._spec.name} has stopped"))
+            threaded.fail(jobs, EngineCrashed(f"engine {self._spec.name} has stopped"))
 
     def _live_once(self) -> tuple[int, EcorlError]:
         """Run one process from start to end; returns its number of good results and its end."""
@@ -261,16 +317,13 @@ class IsolatedEngine:
                 self._process = None
             process.stop(self._limits.close_s if self._state is _Life.CLOSED else 0.0)
 
-    def _adopt(self, ready: Ready) -> None:
-        self.name, self.device = ready.name, ready.device
-        self.model, self.row_invariant = ready.model, ready.row_invariant
-        self.card_bytes, self.host = ready.card_bytes, ready.host
-        self.card_banks = ready.card_banks
+    def _adopt(self, ready: threaded.EngineFacts) -> None:
+        self.take_over(ready)
         with self._changed:
             if self._state is _Life.STARTING:
                 self._enter(_Life.READY)
 
-    def _next_job(self, process: EngineProcess) -> LaneJob | None:
+    def _next_job(self, process: EngineProcess) -> threaded.LaneJob | None:
         """Wait for a job; None when the engine is closed or the process has ended."""
         while self._state is _Life.READY:
             job = self._jobs.head()
@@ -297,11 +350,11 @@ class IsolatedEngine:
             failed = self._state is _Life.FAILED
             # Elsewhere the failed jobs, the caller's time-out or the constructor report the end.
             if not (jobs or self._cut_off or first_start):
-                self._ends.append(EngineEnd(FaultKind.ENGINE_CRASHED, str(reason)))
+                self._ends.append(threaded.EngineEnd(FaultKind.ENGINE_CRASHED, str(reason)))
             if failed and not first_start:
-                self._ends.append(EngineEnd(FaultKind.ENGINE_GIVEN_UP, str(reason)))
+                self._ends.append(threaded.EngineEnd(FaultKind.ENGINE_GIVEN_UP, str(reason)))
             self._cut_off = False
-        fail(jobs, EngineCrashed(str(reason)))
+        threaded.fail(jobs, EngineCrashed(str(reason)))
         if failed:
             if not first_start:  # at the first start the constructor raises it
                 logger.error("engine %s is given up: %s", self._spec.name, reason)
@@ -313,7 +366,7 @@ class IsolatedEngine:
         with self._changed:
             self._changed.wait_for(lambda: self._state is _Life.CLOSED, pause_s)
 
-    def _queued(self, job: LaneJob) -> Future[Result]:
+    def _queued(self, job: threaded.LaneJob) -> Future[threaded.Result]:
         """Append a job; the caller holds the condition."""
         self._jobs.add(job)
         self._ring()

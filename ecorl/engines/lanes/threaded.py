@@ -2,6 +2,17 @@
 
 `AsyncEngine` is the protocol that callers use. `ThreadedEngine` runs an engine on a thread of this
 process; `ecorl.engines.lanes.isolated.IsolatedEngine` runs it in a separate process.
+
+The messages between the process of an engine and its parent are here too::
+
+    parent                 engine process
+    StartEngine      ->
+                     <-    EngineFacts | Fault
+    ScoreBatch       ->
+                     <-    ScoreResult | LogprobResult | Fault
+    Refresh          ->
+                     <-    Refreshed | Fault
+    (connection closed)    closes the engine and ends
 """
 
 from __future__ import annotations
@@ -13,9 +24,11 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl import errors
+from ecorl.config import FaultInjection
+from ecorl.engines.fpga.card.backend import is_emulated
 from ecorl.engines.protocol import (
     InferenceEngine,
     LogprobResult,
@@ -24,8 +37,90 @@ from ecorl.engines.protocol import (
     ScoreBatch,
     ScoreResult,
 )
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import FaultKind, ModelShape, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Describes an engine so that any process can load it.
+
+    Attributes:
+        kind: built-in ``torch`` or ``fpga``, or ``plugin``.
+        name: the entry point's name for a plugin, else equal to `kind`.
+        checkpoint: Hugging Face checkpoint folder.
+        device: name of the device profile that the engine stands for.
+        options: keyword arguments of the engine's factory.
+        threads: threads of numeric libraries in the engine's process.
+        faults: faults to inject.
+    """
+
+    kind: Literal["torch", "fpga", "plugin"]
+    name: str
+    checkpoint: Path
+    stage: Stage
+    device: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
+    faults: tuple[FaultInjection, ...] = ()
+
+    @property
+    def simulates_card(self) -> bool:
+        """Whether its process only stands for a card, whose time and energy are modelled."""
+        backend = self.options.get("backend")
+        return self.kind == "fpga" and is_emulated(None if backend is None else backend.bitstream)
+
+
+@dataclass(frozen=True, slots=True)
+class StartEngine:
+    """First message to the engine process.
+
+    Attributes:
+        calls_done: calls made to earlier processes of this engine.
+        import_path: the parent's ``sys.path``, so that plug-ins are found as in the parent.
+    """
+
+    spec: EngineSpec
+    calls_done: int
+    import_path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error as it is sent to the parent: the name of its class, its text and its attributes."""
+
+    kind: str
+    message: str
+    attributes: Mapping[str, Any]
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Describe an error so that it can be sent, whatever arguments its constructor has.
+
+    An error from outside ecorl's tree arrives as `EngineCrashed`, with its class in the text.
+    """
+    if isinstance(error, errors.EcorlError):
+        attributes = {
+            key: value if isinstance(value, str | int | float | Path | None) else repr(value)
+            for key, value in vars(error).items()
+        }
+        # A subclass that another module defines (a missing figure) arrives as its public base.
+        public = next(c for c in type(error).__mro__ if vars(errors).get(c.__name__) is c)
+        return Fault(public.__name__, str(error), attributes)
+    return Fault(FaultKind.ENGINE_CRASHED, f"{type(error).__name__}: {error}", {})
+
+
+def error_of(fault: Fault) -> errors.EcorlError:
+    """The error that a `Fault` describes; an unknown class becomes `EngineCrashed`."""
+    kind = getattr(errors, fault.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.EcorlError)):
+        return errors.EngineCrashed(f"{fault.kind}: {fault.message}")
+    # Not by the constructor: ConfigError, for one, takes other arguments than its message.
+    error = kind.__new__(kind, fault.message)
+    error.__dict__.update(fault.attributes)
+    return error
+
 
 logger = logging.getLogger(__name__)
 
@@ -96,27 +191,44 @@ class AsyncEngine(Protocol):
         ...
 
 
-def card_bytes_of(engine: InferenceEngine) -> int | None:
-    """Bytes that an engine's model occupies in a card's memory, or None where it does not say.
+@dataclass(eq=False)
+class EngineFacts:
+    """What an engine tells of itself, as in `InferenceEngine`, and what it may tell beyond that.
 
-    The attribute ``card_bytes`` is not part of the protocol, so that engines of other packages work
-    without it.
+    Attributes:
+        card_bytes: bytes that its model occupies in the card's memory, or None. This and what
+            follows are no part of the protocol: engines of other packages work without them.
+        host: what runs its kernels, or None.
+        card_banks: bytes of its weights by memory bank, or None.
     """
-    n_bytes = getattr(engine, "card_bytes", None)
-    return n_bytes if isinstance(n_bytes, int) else None
 
+    name: str
+    device: str
+    stage: Stage
+    model: ModelShape
+    row_invariant: bool
+    card_bytes: int | None
+    host: str | None
+    card_banks: Mapping[str, int] | None
 
-def host_of(engine: InferenceEngine) -> str | None:
-    """What runs an engine's kernels, or None where it does not say."""
-    host = getattr(engine, "host", None)
-    return host if isinstance(host, str) else None
+    @classmethod
+    def of(cls, engine: InferenceEngine) -> EngineFacts:
+        """Ask an engine."""
+        n_bytes, host = getattr(engine, "card_bytes", None), getattr(engine, "host", None)
+        return EngineFacts(
+            engine.name,
+            engine.device,
+            engine.stage,
+            engine.model,
+            engine.row_invariant,
+            n_bytes if isinstance(n_bytes, int) else None,
+            host if isinstance(host, str) else None,
+            getattr(engine, "card_banks", None),
+        )
 
-
-def told_of(
-    engine: InferenceEngine,
-) -> tuple[int | None, str | None, Mapping[str, int] | None]:
-    """``card_bytes``, ``host`` and ``card_banks`` of an engine; None where it has none."""
-    return card_bytes_of(engine), host_of(engine), getattr(engine, "card_banks", None)
+    def take_over(self, told: EngineFacts) -> None:
+        """Tell the same as another one."""
+        vars(self).update(vars(told))
 
 
 def answer(engine: InferenceEngine, request: ScoreBatch | Refresh) -> Result:
@@ -156,9 +268,6 @@ class JobQueue:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: deque[LaneJob] = deque()
-
-    def __len__(self) -> int:
-        return len(self._jobs)
 
     def add(self, job: LaneJob) -> None:
         """Append a job."""
@@ -231,7 +340,7 @@ def failed_future(error: EngineError) -> Future[Result]:
     return job.future
 
 
-class ThreadedEngine:
+class ThreadedEngine(EngineFacts):
     """Runs an engine on one worker thread of this process.
 
     A thread cannot be killed: after `cancel_and_restart` the engine is unavailable until the
@@ -242,12 +351,7 @@ class ThreadedEngine:
     """
 
     def __init__(self, inner: InferenceEngine) -> None:
-        self.name = inner.name
-        self.device = inner.device
-        self.stage = inner.stage
-        self.model = inner.model
-        self.row_invariant = inner.row_invariant
-        self.card_bytes, self.host, self.card_banks = told_of(inner)
+        self.take_over(EngineFacts.of(inner))
         self._inner = inner
         self._jobs = JobQueue()
         self._wake = threading.Semaphore(0)

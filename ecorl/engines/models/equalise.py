@@ -29,7 +29,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.models.checkpoint import DecoderCheckpoint, DecoderConfig
+from ecorl.engines.models.checkpoint import DecoderCheckpoint
+from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.engines.protocol import Float32
 
 logger = logging.getLogger(__name__)

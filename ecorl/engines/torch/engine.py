@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.packing import COMPARED_EVERY, relative_difference
 from ecorl.engines.protocol import (
     EngineReport,
@@ -33,23 +32,8 @@ from ecorl.engines.protocol import (
     ScoreBatch,
     ScoreResult,
 )
-from ecorl.engines.torch.loading import (
-    HOST_DEVICE,
-    default_device,
-    forward_pass,
-    host_report,
-    load_model,
-    shape_of,
-)
-from ecorl.engines.torch.padding import (
-    ForwardPass,
-    as_padded,
-    log_prob_forwards,
-    packed_tokens,
-    reward_forwards,
-)
-from ecorl.engines.torch.positions import has_relative_positions
-from ecorl.engines.validate import check_batch
+from ecorl.engines.torch import loading, padding
+from ecorl.engines.validate import EngineBoundary, check_batch
 from ecorl.errors import EngineError
 from ecorl.records import Stage
 
@@ -87,7 +71,7 @@ class TorchEngine:
         checkpoint: Path,
         stage: Stage,
         *,
-        device: str = HOST_DEVICE,
+        device: str = loading.HOST_DEVICE,
         torch_device: str | None = None,
         threads: int = 1,
         dtype: str = "float32",
@@ -97,10 +81,10 @@ class TorchEngine:
         self._threads = threads
         # One forward at a time: the temperature is a property of the patched model.
         self._lock = threading.Lock()
-        self._model: Any = load_model(
-            checkpoint, stage, torch_device or default_device(device), dtype
+        self._model: Any = loading.load_model(
+            checkpoint, stage, torch_device or loading.default_device(device), dtype
         )
-        self.model = shape_of(self._model)
+        self.model = loading.shape_of(self._model)
         self._pad: int | None = self._model.config.get_text_config().pad_token_id
         self._n_packed = 0
         self._head: _LogprobHead | None = None
@@ -123,11 +107,11 @@ class TorchEngine:
         values = np.zeros(len(batch), dtype=np.float32)
         report = None
         if len(batch):
-            with self._lock, forward_pass(self._threads):
-                forwards = list(reward_forwards(batch))
+            with self._lock, loading.forward_pass(self._threads):
+                forwards = list(padding.reward_forwards(batch))
                 values = self._rewards(batch, forwards)
                 report = self._report(batch, forwards, values, started_s)
-        return ScoreResult(batch.sample_ids, values, report or host_report(started_s))
+        return ScoreResult(batch.sample_ids, values, report or loading.host_report(started_s))
 
     def logprobs(self, batch: ScoreBatch) -> LogprobResult:
         """Compute the log-probability of each completion token given all earlier ones, in nats.
@@ -145,30 +129,30 @@ class TorchEngine:
         padded = np.zeros((len(batch), 0), dtype=np.float32)
         report = None
         if max(batch.n_completion, default=0):
-            with self._lock, forward_pass(self._threads):
+            with self._lock, loading.forward_pass(self._threads):
                 forwards = self._log_prob_forwards(batch)
                 padded = self._log_probs(batch, forwards)
                 report = self._report(batch, forwards, padded, started_s)
         values = tuple(row[:n].copy() for row, n in zip(padded, batch.n_completion, strict=True))
-        return LogprobResult(batch.sample_ids, values, report or host_report(started_s))
+        return LogprobResult(batch.sample_ids, values, report or loading.host_report(started_s))
 
     def close(self) -> None:
         """Free the model; further calls raise `EngineError`."""
         with self._lock:
             self._model = self._head = None
 
-    def _rewards(self, batch: ScoreBatch, forwards: Sequence[ForwardPass]) -> Float32:
+    def _rewards(self, batch: ScoreBatch, forwards: Sequence[padding.ForwardPass]) -> Float32:
         values = np.zeros(len(batch), dtype=np.float32)
         read = np.array(batch.reward_positions(self._pad))
         for forward in forwards:
             values[forward.rows] = _reward_forward(self._model, forward, read[forward.rows])
         return values
 
-    def _log_prob_forwards(self, batch: ScoreBatch) -> list[ForwardPass]:
-        trims = batch.token_budget is not None and has_relative_positions(self._model)
-        return list(log_prob_forwards(batch, trims_prompts=trims))
+    def _log_prob_forwards(self, batch: ScoreBatch) -> list[padding.ForwardPass]:
+        trims = batch.token_budget is not None and padding.has_relative_positions(self._model)
+        return list(padding.log_prob_forwards(batch, trims_prompts=trims))
 
-    def _log_probs(self, batch: ScoreBatch, forwards: Sequence[ForwardPass]) -> Float32:
+    def _log_probs(self, batch: ScoreBatch, forwards: Sequence[padding.ForwardPass]) -> Float32:
         assert self._head is not None
         values = np.zeros((len(batch), max(batch.n_completion)), dtype=np.float32)
         for forward in forwards:
@@ -176,17 +160,21 @@ class TorchEngine:
         return values
 
     def _report(
-        self, batch: ScoreBatch, forwards: list[ForwardPass], values: Float32, started_s: float
+        self,
+        batch: ScoreBatch,
+        forwards: list[padding.ForwardPass],
+        values: Float32,
+        started_s: float,
     ) -> EngineReport:
         """Report the time, and of packed rows what it saved; now and then they are compared.
 
         The rows are then computed once more without packing, behind the span that the report
         names, so that it counts to no time and no energy of theirs.
         """
-        report = host_report(started_s)
+        report = loading.host_report(started_s)
         if batch.token_budget is None:
             return report
-        packing = packed_tokens(batch, forwards, None)
+        packing = padding.packed_tokens(batch, forwards, None)
         if packing.n_computed == packing.n_unpacked:
             return replace(report, packing=packing)  # as they were: there is nothing to compare
         self._n_packed += 1
@@ -201,9 +189,9 @@ class TorchEngine:
 
     def _difference(self, batch: ScoreBatch, values: Float32) -> float:
         """Largest difference to the same rows unpacked, as a share of the largest value."""
-        plain = as_padded(batch)
+        plain = padding.as_padded(batch)
         others = (
-            self._rewards(plain, list(reward_forwards(plain)))
+            self._rewards(plain, list(padding.reward_forwards(plain)))
             if self._head is None
             else self._log_probs(plain, self._log_prob_forwards(plain))
         )
@@ -225,7 +213,7 @@ def _real(batch: ScoreBatch, values: Float32) -> Float32:
     return real
 
 
-def _reward_forward(model: Any, forward: ForwardPass, read: Int64) -> Float32:
+def _reward_forward(model: Any, forward: padding.ForwardPass, read: Int64) -> Float32:
     """Rewards of one micro-batch, ``[n] float32``, each read at a position of its row.
 
     The classifier's own forward finds these positions by its pad token, and takes no second row
@@ -256,7 +244,7 @@ class _LogprobHead:
         self._temperature: float | None = None
         self._fuse = _trl_fused_head()
 
-    def __call__(self, forward: ForwardPass, temperature: float) -> Float32:
+    def __call__(self, forward: padding.ForwardPass, temperature: float) -> Float32:
         """Log-probs at the completions' positions, ``[n_rows, n_keep] float32``."""
         import torch
 

@@ -19,7 +19,8 @@ from ecorl.ledger import EnergySums, PowerSecond
 from ecorl.records import Provenance
 from ecorl.report.energy.spans import EDGE_S, Span, merged
 from ecorl.report.render.numbers import joules
-from ecorl.telemetry.check import CounterVerdict, judge_counter, stopped_seconds
+from ecorl.telemetry.check import stopped_seconds
+from ecorl.telemetry.integrate import CounterVerdict, judge_counter
 
 _Array = NDArray[np.float64]
 _FIGURES = tuple(one.name for one in fields(EnergySums))

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.report.aggregate import build_report

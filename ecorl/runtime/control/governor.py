@@ -19,7 +19,7 @@ from ecorl.control import AS_IT_IS, Command, Gear, GearChoice, TrainingStage, Wh
 from ecorl.controllers.pauses import paused_spans
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.waiting import NAME, Waiting, decide
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.grid import AverageIntensity
 from ecorl.ledger import Ledger, LedgerReader

@@ -18,7 +18,8 @@ from ecorl.records import MIN_COVERAGE, Provenance, weakest
 from ecorl.runtime.energy.run_energy import sums_by_role
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.monitor import added_up
-from ecorl.telemetry.check import CounterVerdict, judge_counter, stopped_seconds
+from ecorl.telemetry.check import stopped_seconds
+from ecorl.telemetry.integrate import CounterVerdict, judge_counter
 
 logger = logging.getLogger(__name__)
 

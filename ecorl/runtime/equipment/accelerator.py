@@ -14,7 +14,7 @@ from ecorl import config as cfg
 from ecorl.devices import DeviceProfile, chosen_profile, load_profile, profile_names
 from ecorl.devices.card import missing_card_figures
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
-from ecorl.engines.torch.devices import HOST, check_device, cuda_uuid
+from ecorl.engines.torch.loading import HOST, check_device, cuda_uuid
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import DeviceKind
 from ecorl.runtime.training import TrainingSide

@@ -11,7 +11,7 @@ from ecorl.devices import DeviceProfile, load_profile, titled_profile
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.drivers.rapl import find_zones
-from ecorl.engines.cards import real_cards
+from ecorl.engines.registry import real_cards
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import Action, DeviceKind, Stage
 from ecorl.runtime.equipment.accelerator import (

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
-from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import error_of, fault_of
+from ecorl.engines.lanes.threaded import error_of, fault_of
 from ecorl.engines.protocol import ScoreBatch
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import EngineError
 from ecorl.records import Action, Placement, Role, StageWork
 from ecorl.runtime.control.governor import ungoverned

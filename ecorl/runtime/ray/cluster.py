@@ -15,10 +15,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ecorl.config import RayRuntimeConfig
 from ecorl.config.runtime import ADDRESSES, is_address
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.lanes.cluster.engine import engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE
-from ecorl.engines.lanes.messages import Fault, error_of, fault_of
+from ecorl.engines.lanes.threaded import Fault, error_of, fault_of
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.ledger import node_name
 from ecorl.records import Role

@@ -15,7 +15,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from ecorl.engines.lanes.messages import Fault, error_of
+from ecorl.engines.lanes.threaded import Fault, error_of
 from ecorl.records import FaultKind
 from ecorl.runtime.ray.outbox import Call, Ending, Item, Note, NoteBatch, Outbox
 from ecorl.runtime.ray.scheduler import NotStarted

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ecorl.config import TelemetryConfig
 from ecorl.devices import DeviceProfile
-from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import Fault, error_of, fault_of
+from ecorl.engines.lanes.threaded import Fault, error_of, fault_of
+from ecorl.engines.validate import EngineBoundary
 from ecorl.ledger import DeviceRecord, FileReader, Ledger
 from ecorl.records import DeviceKind, EventKind, Role, StageResult
 from ecorl.runtime.equipment.role_places import RolePlaces

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ecorl.engines.lanes.messages import error_of
+from ecorl.engines.lanes.threaded import error_of
 from ecorl.ledger import DeviceRecord
 from ecorl.records import DeviceKind, Role, StageResult
 from ecorl.runtime.handles import Span

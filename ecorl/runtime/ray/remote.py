@@ -18,9 +18,9 @@ from typing import Any
 from ecorl.config import Config
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
-from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import Fault, error_of
+from ecorl.engines.lanes.threaded import Fault, error_of
 from ecorl.engines.protocol import ScoreBatch
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import EngineError
 from ecorl.records import Action, FaultEvent, FaultKind, GuardRefusal, Role, StageWork
 from ecorl.runtime.control.governor import governs, ungoverned, unheard

@@ -11,7 +11,7 @@ import ray
 
 from ecorl.config import Config, RayRuntimeConfig
 from ecorl.edi import EdiMatrix
-from ecorl.engines.lanes.messages import error_of
+from ecorl.engines.lanes.threaded import error_of
 from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger, node_file
 from ecorl.records import DeviceKind, Role, stage_of

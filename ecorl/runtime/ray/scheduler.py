@@ -15,9 +15,9 @@ import ray
 from ecorl.config import Config
 from ecorl.devices import DeviceProfile
 from ecorl.edi import EdiMatrix
-from ecorl.engines.containment import EngineBoundary
-from ecorl.engines.lanes.messages import Fault, fault_of
+from ecorl.engines.lanes.threaded import Fault, fault_of
 from ecorl.engines.protocol import ScoreBatch
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.ledger import Ledger
 from ecorl.records import EventKind, FaultKind, ModelShape, Role, StageWork

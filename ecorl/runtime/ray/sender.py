@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ray.exceptions import RayError
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ecorl.config import Config, RayRuntimeConfig, TorchEngineConfig
 from ecorl.engines.lanes.cluster.engine import RayEngine, engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE, AcceleratorWorker, WorkerLife
 from ecorl.engines.registry import engine_spec
-from ecorl.engines.torch.devices import HOST
+from ecorl.engines.torch.loading import HOST
 from ecorl.errors import EngineError
 from ecorl.records import Role, stage_of
 from ecorl.runtime.ray.cluster import RESTARTS, node_named, nodes, on_node

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ecorl.config import AutoSourceConfig, Config
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.ledger import DeviceRow, LedgerReader, RunEnding
 from ecorl.records import DeviceKind, Provenance, Role
 from ecorl.runtime.energy.recorded_energy import recorded_totals
-from ecorl.runtime.runs.found import FoundRun
 from ecorl.runtime.protocol import RecordWriter
+from ecorl.runtime.runs.found import FoundRun
 
 _KINDS = {DeviceKind.GPU: "GPU", DeviceKind.CPU: "processor", DeviceKind.FPGA: "card"}
 

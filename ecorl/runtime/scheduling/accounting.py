@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ecorl.devices import DeviceProfile, check_execution
-from ecorl.engines.cards import memory_conflict
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.engines.protocol import EngineReport, ScoreBatch
+from ecorl.engines.registry import memory_conflict
 from ecorl.errors import PhysicalBoundError
 from ecorl.ledger import DeviceRecord, Ledger
 from ecorl.records import (

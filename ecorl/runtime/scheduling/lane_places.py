@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ecorl.config import Config, TorchEngineConfig
 from ecorl.engines.lanes.threaded import AsyncEngine
-from ecorl.engines.torch.devices import HOST
+from ecorl.engines.torch.loading import HOST
 from ecorl.runtime.equipment.accelerator import AcceleratorPlace
 from ecorl.runtime.equipment.hardware import real_card_ids
 from ecorl.runtime.scheduling.accounting import HOST_PROCESS_ID, REAL_HOST

@@ -3,18 +3,30 @@
 Towards the child, once: a list of `SourceSpec`, with the configuration of its sources in it, which
 the child validates; after it `EDGE` for each edge of a stage. From the child, first
 ``{"ready": [...]}`` with one report a spec, then ``{"samples": [...]}`` for every read.
+
+`SamplerProcess` starts the child, reads its lines and ends it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import json
+import os
+import select
+import socket
+import subprocess
+import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from ecorl.records import DeviceKind, PowerSample, Provenance
+from ecorl.child_process import start_module, wait_or_kill
+from ecorl.records import PowerSample, Provenance
 from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
 
 EDGE = b"."
@@ -48,43 +60,24 @@ class SourceReport:
 
 def encode_specs(specs: Sequence[SourceSpec]) -> str:
     """Specs as one line."""
-    return _spec_adapter().dump_json(tuple(specs)).decode() + "\n"
+    return _adapter(SourceSpec).dump_json(tuple(specs)).decode() + "\n"
 
 
 def decode_specs(line: str) -> tuple[SourceSpec, ...]:
     """The specs of a line of `encode_specs`, validated."""
-    return _spec_adapter().validate_json(line)
+    specs: tuple[SourceSpec, ...] = _adapter(SourceSpec).validate_json(line)
+    return specs
 
 
 @functools.cache
-def _spec_adapter() -> TypeAdapter[tuple[SourceSpec, ...]]:
-    return TypeAdapter(tuple[SourceSpec, ...])
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """Reads and writes a tuple of one kind of record."""
+    return TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
 
 
 def encode_ready(reports: Sequence[SourceReport]) -> str:
     """Reports as one line."""
-    return (
-        json.dumps(
-            {
-                "ready": [
-                    {
-                        "asked": r.asked,
-                        "chosen": r.chosen,
-                        "devices": [
-                            [d.device_id, d.kind, d.provenance, d.source, d.name] for d in r.devices
-                        ],
-                        "interval_s": r.interval_s,
-                        "refusals": [list(pair) for pair in r.refusals],
-                        "error": r.error,
-                        "user_error": r.user_error,
-                        "unread": [list(pair) for pair in r.unread],
-                    }
-                    for r in reports
-                ]
-            }
-        )
-        + "\n"
-    )
+    return f'{{"ready":{_adapter(SourceReport).dump_json(tuple(reports)).decode()}}}\n'
 
 
 def encode_samples(samples: Sequence[PowerSample]) -> str:
@@ -105,7 +98,10 @@ def decode(line: str | bytes) -> tuple[SourceReport, ...] | tuple[PowerSample, .
     try:
         data = json.loads(line)
         if "ready" in data:
-            return tuple(_report(item) for item in data["ready"])
+            reports: tuple[SourceReport, ...] = _adapter(SourceReport).validate_python(
+                data["ready"]
+            )
+            return reports
         return tuple(
             PowerSample(row[0], row[1], row[2], row[3], row[4], Provenance(row[5]), row[6], row[7])
             for row in data["samples"]
@@ -114,22 +110,89 @@ def decode(line: str | bytes) -> tuple[SourceReport, ...] | tuple[PowerSample, .
         raise ValueError(f"not a line of the sampler: {line!r}") from error
 
 
-def _report(item: dict[str, object]) -> SourceReport:
-    data: dict[str, object] = dict(item)
-    devices = data.pop("devices")
-    refusals = data.pop("refusals")
-    unread = data.pop("unread")
-    if not (isinstance(devices, list) and isinstance(refusals, list) and isinstance(unread, list)):
-        raise ValueError("not a report of the sampler")
-    return SourceReport(
-        asked=str(data["asked"]),
-        chosen=str(data["chosen"]),
-        devices=tuple(
-            DeviceInfo(d[0], DeviceKind(d[1]), Provenance(d[2]), d[3], d[4]) for d in devices
-        ),
-        interval_s=float(str(data["interval_s"])),
-        refusals=tuple((str(kind), str(why)) for kind, why in refusals),
-        error=None if data["error"] is None else str(data["error"]),
-        user_error=None if data["user_error"] is None else str(data["user_error"]),
-        unread=tuple((str(device_id), str(why)) for device_id, why in unread),
-    )
+PIPE_BYTES = 1 << 20
+"""Size of the pipe: about a minute of samples of eight GPUs, should this process stand still."""
+
+PATIENCE_S = 1.0
+"""How long to wait for the process to end before it is killed, and again after that, s."""
+
+
+class SamplerProcess:
+    """A running ``python -m ecorl.telemetry.sampling.sampler_main``.
+
+    Args:
+        specs: the sources to read.
+
+    Raises:
+        OSError: when the process cannot be started.
+    """
+
+    def __init__(self, specs: Sequence[SourceSpec]) -> None:
+        self._fd, write_fd = os.pipe()
+        self._own_pid = os.getpid()
+        self._orders, theirs = socket.socketpair()
+        self._rest = b""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(self._fd, False)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        module = "ecorl.telemetry.sampling.sampler_main"
+        try:
+            self._popen = start_module(module, write_fd, stdin=theirs.fileno(), output=self._errors)
+        except OSError:
+            os.close(self._fd)
+            self._orders.close()
+            self._errors.close()
+            raise
+        finally:
+            os.close(write_fd)
+            theirs.close()
+        self.pid = self._popen.pid
+        # After `end` nothing may be sent: the descriptor's number may be another file's by then.
+        self._orders_lock = threading.Lock()
+        with contextlib.suppress(OSError):
+            self._orders.sendall(encode_specs(specs).encode(), socket.MSG_NOSIGNAL)
+
+    def mark_edge(self) -> None:
+        """Ask for a reading at once; dropped where the process does not listen. Never raises."""
+        if os.getpid() != self._own_pid:
+            return  # a forked process: the lock may be held there for ever
+        # A pipe would end this process where its user has set SIGPIPE back to its default.
+        with self._orders_lock, contextlib.suppress(OSError):
+            self._orders.send(EDGE, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def lines(self, timeout_s: float) -> list[bytes] | None:
+        """Return all complete lines, after at most `timeout_s`; None when the process has ended."""
+        self._poll.poll(timeout_s * 1000)
+        ended = False
+        while True:
+            try:
+                chunk = os.read(self._fd, PIPE_BYTES)
+            except BlockingIOError:
+                break
+            if not chunk:
+                ended = True
+                break
+            self._rest += chunk
+        *lines, self._rest = self._rest.split(b"\n")
+        return None if ended and not lines else lines
+
+    def last_words(self) -> str:
+        """Return the exit code and the last line of what the process printed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(PATIENCE_S)
+        code = self._popen.returncode
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace").strip()
+        last = text.splitlines()[-1] if text else "no message"
+        return f"exit code {code}: {last}"
+
+    def end(self) -> None:
+        """End the process within a bounded time and close its pipes; never raises."""
+        with self._orders_lock:
+            self._orders.close()
+        wait_or_kill(self._popen, PATIENCE_S, reap_s=PATIENCE_S)
+        os.close(self._fd)
+        self._errors.close()

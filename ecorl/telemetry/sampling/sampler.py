@@ -17,10 +17,8 @@ from dataclasses import replace
 from ecorl.errors import DataError, EcorlError, UserError
 from ecorl.records import FOREIGN_COUNTER, PowerSample, Provenance, SmoothedPower
 from ecorl.telemetry.history import PowerHistory
-from ecorl.telemetry.sampling.counter_fill import CounterFill
-from ecorl.telemetry.sampling.messages import SourceReport, decode
-from ecorl.telemetry.sampling.sampler_process import SamplerProcess
-from ecorl.telemetry.smoothing import Smoother
+from ecorl.telemetry.sampling.filters import CounterFill, Smoother
+from ecorl.telemetry.sampling.messages import SamplerProcess, SourceReport, decode
 from ecorl.telemetry.sources.nvml import NvmlSource
 from ecorl.telemetry.sources.registry import build
 from ecorl.telemetry.sources.specs import SAMPLER_LOST, DeviceInfo, SourceSpec
@@ -83,7 +81,7 @@ class Sampler:
         self._faults: dict[str, str] = {}
         self._logged: set[str] = {"sampler"}
         self.reports: tuple[SourceReport, ...] = ()
-        self._devices: tuple[DeviceInfo, ...] = ()
+        self.devices: tuple[DeviceInfo, ...] = ()
         self._reasons: dict[str, str] = {}
         self._limits_s: dict[str, float] = {}
         self._since_s: dict[str, float] = {}
@@ -139,11 +137,6 @@ class Sampler:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-    @property
-    def devices(self) -> tuple[DeviceInfo, ...]:
-        """The devices that are sampled."""
-        return self._devices
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -269,7 +262,7 @@ class Sampler:
         if first:
             self.reports = reports
             # Asked for several times a stage.
-            self._devices = tuple(device for report in reports for device in report.devices)
+            self.devices = tuple(device for report in reports for device in report.devices)
             for line in self.unread:
                 logger.warning("%s", line)
         self._ready.set()

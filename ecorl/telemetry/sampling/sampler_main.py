@@ -22,16 +22,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from ecorl.errors import UserError
-from ecorl.telemetry.sampling.messages import (
-    SourceReport,
-    decode_specs,
-    encode_ready,
-    encode_samples,
-)
-from ecorl.telemetry.sources.protocol import EdgeSource, PartialSource
-from ecorl.telemetry.sources.registry import DescribedSource, open_source
-from ecorl.telemetry.sources.specs import DeviceInfo, SourceSpec
+from ecorl.telemetry.sampling.messages import decode_specs, encode_ready, encode_samples
+from ecorl.telemetry.sources.registry import open_source
+from ecorl.telemetry.sources.specs import EdgeSource, PowerSource
 
 JITTER = 0.5
 """Each step is scaled by 1 +- this share, so that polling does not lock to a periodic load.
@@ -63,46 +56,6 @@ class Outlet:
                 except OSError:
                     return False
         return True
-
-
-def open_all(specs: tuple[SourceSpec, ...]) -> tuple[list[DescribedSource], list[SourceReport]]:
-    """Open each spec; what cannot be opened is in the report."""
-    sources: list[DescribedSource] = []
-    reports: list[SourceReport] = []
-    for spec in specs:
-        try:
-            opened = open_source(spec)
-        except UserError as error:
-            reports.append(
-                SourceReport(
-                    spec.type,
-                    spec.type,
-                    (),
-                    1.0,
-                    error=type(error).__name__,
-                    user_error=str(error),
-                )
-            )
-            continue
-        devices: tuple[DeviceInfo, ...] = ()
-        unread: tuple[tuple[str, str], ...] = ()
-        interval_s = 1.0
-        if opened.source is not None:
-            sources.append(opened.source)
-            devices, interval_s = opened.source.describe(), opened.source.interval_s
-            unread = opened.source.unread() if isinstance(opened.source, PartialSource) else ()
-        reports.append(
-            SourceReport(
-                spec.type,
-                opened.chosen,
-                devices,
-                interval_s,
-                opened.refusals,
-                opened.error,
-                unread=unread,
-            )
-        )
-    return sources, reports
 
 
 def step_s(interval_s: float, jitter: random.Random) -> float:
@@ -141,7 +94,7 @@ class Edge:
         return bool(readable)
 
 
-def poll(source: DescribedSource, outlet: Outlet, stop: threading.Event, edge: Edge) -> None:
+def poll(source: PowerSource, outlet: Outlet, stop: threading.Event, edge: Edge) -> None:
     """Read a source at its interval, with jitter, on the monotonic clock, until told to stop.
 
     Args:
@@ -205,7 +158,9 @@ def main(argv: list[str]) -> int:
         if not chunk:
             return 0
         line += chunk
-    sources, reports = open_all(decode_specs(line.partition(b"\n")[0].decode()))
+    opened = [open_source(spec) for spec in decode_specs(line.partition(b"\n")[0].decode())]
+    sources = [source for source, _ in opened if source is not None]
+    reports = [report for _, report in opened]
     stop = threading.Event()
     if outlet.write(encode_ready(reports)) and sources:
         edges = [Edge() for source in sources]

@@ -150,10 +150,6 @@ class ReplaySource:
             usual_s = 2.5 * statistics.median(steps_s) if steps_s else 0.0
             self._hold_s[device_id] = self._given_hold_s or max(MIN_HOLD_S, usual_s)
 
-    def device_ids(self) -> tuple[str, ...]:
-        """Devices in the order in which the recording names them."""
-        return tuple(self._tracks)
-
     def describe(self) -> tuple[DeviceInfo, ...]:
         """Devices with the name of the recording."""
         return tuple(

@@ -1,21 +1,14 @@
-"""Specifications of power sources, and the devices that sources report."""
+"""The protocol of power sources, their specifications, and the devices that they report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from ecorl.config import (
-    ModelledSourceConfig,
-    NullSourceConfig,
-    NvmlSourceConfig,
-    RaplSourceConfig,
-    ReplaySourceConfig,
-    XrtSourceConfig,
-)
-from ecorl.records import DeviceKind, Provenance
+from ecorl import config as cfg
+from ecorl.records import DeviceKind, PowerSample, Provenance
 
 COUNTER_RESET = "CounterReset"
 """Fault name of a reading at which an energy counter began anew: no sum may cross it."""
@@ -28,12 +21,12 @@ SAMPLER_LOST = "SamplerLost"
 
 
 SourceConfig = Annotated[
-    NvmlSourceConfig
-    | RaplSourceConfig
-    | XrtSourceConfig
-    | ModelledSourceConfig
-    | ReplaySourceConfig
-    | NullSourceConfig,
+    cfg.NvmlSourceConfig
+    | cfg.RaplSourceConfig
+    | cfg.XrtSourceConfig
+    | cfg.ModelledSourceConfig
+    | cfg.ReplaySourceConfig
+    | cfg.NullSourceConfig,
     Field(discriminator="type"),
 ]
 """The configuration of one power source."""
@@ -134,3 +127,51 @@ class DeviceInfo:
     provenance: Provenance
     source: str
     name: str
+
+
+@runtime_checkable
+class PowerSource(Protocol):
+    """Reads the power of one or more devices.
+
+    `read` never raises for a device fault: a failed reading is a `PowerSample` whose figures are
+    None and whose ``error`` names the fault. `open` raises `ecorl.errors.DriverError` when the
+    source cannot work at all on this machine.
+    """
+
+    name: str
+    provenance: Provenance
+    interval_s: float
+
+    def open(self) -> None:
+        """Initialise the driver; called once, in the process that will read."""
+        ...
+
+    def describe(self) -> tuple[DeviceInfo, ...]:
+        """Devices that `read` reports, in order; stable after `open`."""
+        ...
+
+    def read(self) -> tuple[PowerSample, ...]:
+        """One sample a device, now."""
+        ...
+
+    def close(self) -> None:
+        """Release the driver; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class PartialSource(Protocol):
+    """A source that can be open while some of its devices give no readings."""
+
+    def unread(self) -> tuple[tuple[str, str], ...]:
+        """Devices that gave none when it was opened, each with the reason in words."""
+        ...
+
+
+@runtime_checkable
+class EdgeSource(Protocol):
+    """A source that gains by a reading right where a stage begins or ends."""
+
+    def read_edge(self) -> tuple[PowerSample, ...]:
+        """One sample a device, now; none for a device that was read a moment ago."""
+        ...

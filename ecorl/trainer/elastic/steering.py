@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ecorl.control import Command, Gear, GearChoice
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.trainer.elastic.records import ElasticFault, ElasticOptions
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import ModelShape, Role, Stage, StageWork, role_of
 from ecorl.runtime.energy.log_figures import LEGEND, log_figures
 from ecorl.runtime.handles import Iteration, RunTotals, StageRun

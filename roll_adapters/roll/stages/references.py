@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import Float32
+from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Action, ModelShape, Role, Stage, role_of
 from ecorl.runtime.handles import Iteration, StageRun
 from ecorl.runtime.ray.remote import RemoteRuntime

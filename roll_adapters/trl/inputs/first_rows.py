@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from roll_adapters.trl.inputs.limits import watch_of
 
 _OR_ELSE = "give prompts as messages, or "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ecorl.engines.models.safetensors_file import StoredTensor, read_header
+from ecorl.engines.models.checkpoint import StoredTensor, read_header
 from ecorl.errors import CheckpointError
 
 _CONFIG = "config.json"

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 
-from ecorl.engines.models.doubled_begin import DoubledBegin, added_begin, own_begin
+from ecorl.engines.models.text_tokenizer import DoubledBegin, added_begin, own_begin
 from ecorl.engines.torch.loading import loading_errors
 from ecorl.errors import CheckpointError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from ecorl import config as cfg
-from ecorl.engines.cards import missing_bitstream, real_cards
 from ecorl.engines.fpga.engine import refusal
+from ecorl.engines.registry import missing_bitstream, real_cards
 from ecorl.errors import ConfigError
 from ecorl.records import DeviceKind, Stage, place_name, role_of
 from ecorl.runtime.equipment.accelerator import accelerator_profile

@@ -16,7 +16,7 @@ from ecorl.carbon.pue import read_pue
 from ecorl.controllers.planning.tables import read_table
 from ecorl.controllers.rules.prices import read_prices
 from ecorl.devices import load_profile, profile_names
-from ecorl.engines.fpga.bitstream.check import missing_part
+from ecorl.engines.fpga.bitstream.manifest import missing_part
 from ecorl.engines.registry import find_plugin
 from ecorl.errors import ConfigError, DataError
 from ecorl.records import DeviceKind

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ecorl.engines.lanes import messages as lanes
+from ecorl.engines.lanes import threaded as lanes
 from ecorl.errors import ConfigError, EcorlError, TrainingError
 from ecorl.ledger import LEDGER_FILE
 from ecorl.runtime.ray.local_cluster import LocalCluster

@@ -20,7 +20,7 @@ from ecorl.child_process import die_with_parent, hear_keyboard
 from ecorl.cli.exits import FAULT, STOPPED, USER_ERROR
 from ecorl.cli.output import LastingOutput, log_plainly, make_console
 from ecorl.config import parse_config
-from ecorl.engines.lanes.messages import fault_of
+from ecorl.engines.lanes.threaded import fault_of
 from ecorl.errors import EcorlError, UserError
 from roll_adapters.trl.launch.crew import AttemptOutcome, Crew
 from roll_adapters.trl.launch.messages import Begin, Channel, Ended, Failed

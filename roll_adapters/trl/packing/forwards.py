@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.packing import (
     COMPARED_EVERY,
     PackedTokens,
@@ -17,7 +16,8 @@ from ecorl.engines.packing import (
     padded_tokens,
     relative_difference,
 )
-from ecorl.engines.torch.positions import has_relative_positions
+from ecorl.engines.torch.padding import has_relative_positions
+from ecorl.engines.validate import EngineBoundary
 from ecorl.runtime.packed_tokens import PackingTally
 from ecorl.trainer.gears.random_state import undisturbed
 from roll_adapters.trl.packing.pieces import LogProbCall, LogProbs, PackedRows

@@ -19,7 +19,7 @@ import torch
 from transformers import Trainer
 
 from ecorl.engines.packing import partition
-from ecorl.engines.torch.positions import has_relative_positions
+from ecorl.engines.torch.padding import has_relative_positions
 from ecorl.runtime.packed_tokens import PackingTally
 from ecorl.runtime.processes.ranks import Ranks
 from roll_adapters.trl.gears.micro_batches import TrainerMemory, prepared, replaced

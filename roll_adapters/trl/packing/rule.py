@@ -12,7 +12,7 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from ecorl.config import Config
 from ecorl.engines.packing import automatic_budget
-from ecorl.engines.torch.positions import follows_batch_length
+from ecorl.engines.torch.padding import follows_batch_length
 from ecorl.errors import ConfigError
 from roll_adapters.trl.processes import REPLICATED
 from roll_adapters.trl.reward import RewardModelCall

@@ -12,7 +12,7 @@ import pytest
 
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.library import MAX_K, TILE_K
-from ecorl.engines.fpga.cycles.pipelines import depth
+from ecorl.engines.fpga.cycles.kernels import depth
 
 RTL = kernel_root() / "rtl"
 ROW_PAIRS, COLUMNS = 4, 4

@@ -12,8 +12,8 @@ from benchmarks.harness.outliers import PLACES, plant
 from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
 from benchmarks.studies.precision import variants
 from ecorl.engines.fpga.validation import scoring
-from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different
-from ecorl.engines.fpga.validation.rank_flips import study_of
+from ecorl.engines.fpga.validation.scoring import TokenPair, different
+from ecorl.engines.fpga.verdict import study_of
 from ecorl.engines.models.checkpoint import load_decoder
 
 ROOT = Path(__file__).resolve().parents[3]

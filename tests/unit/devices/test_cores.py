@@ -4,9 +4,8 @@ import os
 
 import pytest
 
-from ecorl.devices import cores as module
-from ecorl.devices.cores import usable_cores
-from ecorl.devices.host import complete_host_figures, read_host_cpu
+from ecorl.devices import host as module
+from ecorl.devices.host import complete_host_figures, read_host_cpu, usable_cores
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from ecorl.devices import (
 )
 from ecorl.devices import profile as profile_module
 from ecorl.devices.card import CARD_FIGURES, missing_card_figures
-from ecorl.devices.figure import DeviceFigure
-from ecorl.devices.host import HostCpu, complete_host_figures, read_host_cpu
+from ecorl.devices.host import DeviceFigure, HostCpu, complete_host_figures, read_host_cpu
 from ecorl.devices.llama import model_shape
 from ecorl.devices.profile import UNITS
 from ecorl.engines.fpga.cycles.model import CycleModel

@@ -9,7 +9,7 @@ import pytest
 from fake_nvml import PEAK_W, build, true_energy_j
 
 from ecorl import errors
-from ecorl.drivers import nvml, nvml_errors
+from ecorl.drivers import instruments, nvml
 from ecorl.drivers.instruments import (
     INSTRUMENTS,
     POWER_USAGE,
@@ -56,10 +56,10 @@ def driver(fake_nvml):
 
 def test_every_code_of_pynvml_has_a_class():
     codes = all_codes()
-    assert set(codes.values()) == set(nvml_errors.ERROR_CLASSES)
+    assert set(codes.values()) == set(instruments.ERROR_CLASSES)
     for name, code in codes.items():
         wanted = next((k for k, names in EXPECTED.items() if name in names), "DriverError")
-        assert nvml_errors.ERROR_CLASSES[code].__name__ == wanted, name
+        assert instruments.ERROR_CLASSES[code].__name__ == wanted, name
 
 
 def test_every_code_surfaces_through_a_call(driver, fake_nvml):
@@ -68,7 +68,7 @@ def test_every_code_surfaces_through_a_call(driver, fake_nvml):
         fake_nvml.set(f"error nvmlDeviceGetTotalEnergyConsumption {code}")
         with pytest.raises(errors.DriverError) as caught:
             driver.energy_j(gpu)
-        assert type(caught.value) is nvml_errors.ERROR_CLASSES[code], name
+        assert type(caught.value) is instruments.ERROR_CLASSES[code], name
         assert "nvmlDeviceGetTotalEnergyConsumption" in str(caught.value)
 
 
@@ -210,9 +210,9 @@ def test_a_counter_that_is_no_count(driver, fake_nvml, monkeypatch):
 def test_utilisation_and_limits(driver, fake_nvml):
     gpu = driver.device(0)
     assert driver.utilisation(gpu) == 0.25
-    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, 650.0, 200.0, 700.0)
+    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, 200.0, 700.0)
     fake_nvml.set("error nvmlDeviceGetPowerManagementLimitConstraints 3")
-    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, 650.0, None, None)
+    assert driver.power_limits(gpu) == nvml.PowerLimits(600.0, None, None)
     fake_nvml.set("error nvmlDeviceGetEnforcedPowerLimit 15")
     with pytest.raises(errors.DeviceLost):
         driver.power_limits(gpu)
@@ -221,9 +221,9 @@ def test_utilisation_and_limits(driver, fake_nvml):
 def test_the_state_of_a_board_and_the_drivers_version(driver, fake_nvml):
     gpu = driver.device(0)
     assert driver.version() == "999.0-fake"
-    assert driver.board_state(gpu) == BoardState(1.98e9, 2.619e9, 41.0, 4)
+    assert driver.board_state(gpu) == BoardState(1.98e9, 41.0, 4)
     fake_nvml.set("error nvmlDeviceGetClockInfo 3", "error nvmlDeviceGetTemperature 13")
-    assert driver.board_state(gpu) == BoardState(None, None, None, 4)
+    assert driver.board_state(gpu) == BoardState(None, None, 4)
     fake_nvml.set("error nvmlDeviceGetTemperature 15")
     with pytest.raises(errors.DeviceLost):
         driver.board_state(gpu)

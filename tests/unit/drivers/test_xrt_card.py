@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ecorl.drivers.xrt.card import OpenCard, RunState, load_pyxrt
-from ecorl.drivers.xrt.errors import translated
+from ecorl.drivers.xrt.card import OpenCard, RunState, load_pyxrt, translated
 from ecorl.drivers.xrt.power import XrtDriver
 from ecorl.engines.fpga.bitstream.xclbin import write_container
 from ecorl.engines.fpga.kernels.banks import card_memory

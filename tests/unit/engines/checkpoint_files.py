@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 
-from ecorl.engines.models.checkpoint import expected_tensors, read_config
+from ecorl.engines.models.checkpoint import expected_tensors
+from ecorl.engines.models.decoder_config import read_config
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

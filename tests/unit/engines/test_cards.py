@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl import config as cfg
-from ecorl.engines.cards import memory_conflict, real_cards
 from ecorl.engines.fpga.kernels.banks import WEIGHTS_HIGH, WEIGHTS_LOW
+from ecorl.engines.registry import memory_conflict, real_cards
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.engines.containment import EngineBoundary
+from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import DeviceLost, EngineCrashed, EngineTimeout
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ecorl.engines.faults import FaultyEngine
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
+from ecorl.engines.lanes.threaded import EngineSpec
 from ecorl.engines.protocol import InferenceEngine, ScoreBatch
-from ecorl.engines.registry import make_engine
+from ecorl.engines.registry import FaultyEngine, make_engine
 from ecorl.engines.validate import check_logprobs, check_score
 from ecorl.errors import EngineError
 from ecorl.records import ModelShape, Stage
+from tests.fakes.blocking_engine import HostLimits, IsolatedEngine
 
 LIMITS = HostLimits(start_s=240.0, call_s=60.0, close_s=5.0)
 

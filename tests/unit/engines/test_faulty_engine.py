@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ecorl.config import FaultInjection
-from ecorl.engines.faults import FaultScope, FaultyEngine
-from ecorl.engines.registry import find_plugin
+from ecorl.engines.registry import FaultyEngine, find_plugin
 from ecorl.engines.validate import check_logprobs, check_score
 from ecorl.errors import EngineCrashed, InvalidResult
 from ecorl.records import Stage
@@ -66,7 +65,7 @@ def test_wrong_shape_cannot_be_matched(toy, make_batch):
 
 
 def test_hang_is_bounded_by_its_scope(toy, make_batch):
-    engine = FaultyEngine(toy(Stage.REWARD), [fault("hang", 0)], scope=FaultScope(hang_s=0.05))
+    engine = FaultyEngine(toy(Stage.REWARD), [fault("hang", 0)], hang_s=0.05)
     with pytest.raises(EngineCrashed, match="hung"):
         engine.score(make_batch(1))
     engine.score(make_batch(1))

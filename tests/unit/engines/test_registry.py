@@ -2,21 +2,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ecorl.config import EngineConfig
-from ecorl.engines.faults import FaultyEngine
 from ecorl.engines.fpga.card.backend import KernelBackend
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
+from ecorl.engines.lanes.isolated import IsolatedEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.registry import (
+    GROUP,
+    FaultyEngine,
     build_engine,
     engine_spec,
     make_engine,
-    plugin_names,
 )
 from ecorl.errors import CheckpointError, ConfigError, EngineCrashed
 from ecorl.records import Stage
@@ -29,7 +30,7 @@ def config(offload, faults=()):
 
 
 def test_unknown_plugin_names_those_that_are_there(toy_path):
-    assert {"toy", "toy_broken"} <= set(plugin_names())
+    assert {"toy", "toy_broken"} <= {point.name for point in entry_points(group=GROUP)}
     with pytest.raises(ConfigError, match=r"'toi'.*'toy', 'toy_broken'") as caught:
         build_engine(config({"type": "plugin", "name": "toi"}), NOWHERE, Stage.REWARD, "u55c")
     assert caught.value.key == "engine.offload.name"
@@ -38,7 +39,7 @@ def test_unknown_plugin_names_those_that_are_there(toy_path):
 def test_plugins_run_on_a_thread_or_in_a_process(toy_path, make_rows):
     for isolated, kind in ((False, ThreadedEngine), (True, IsolatedEngine)):
         table = {"type": "plugin", "name": "toy", "isolated": isolated}
-        engine = build_engine(config(table), NOWHERE, Stage.REWARD, "u55c", HostLimits(start_s=30))
+        engine = build_engine(config(table), NOWHERE, Stage.REWARD, "u55c")
         try:
             assert isinstance(engine, kind)
             assert engine.device == "u55c"
@@ -153,7 +154,6 @@ def test_bytes_on_the_card_are_known_to_the_dispatcher(toy_path, isolated):
     for options, expected in (({}, None), ({"card_bytes": 12345}, 12345)):
         table = {"type": "plugin", "name": "toy", "isolated": isolated, "options": options}
         faults = [{"kind": "raise", "calls": [0]}]
-        limits = HostLimits(start_s=30)
-        engine = build_engine(config(table, faults), NOWHERE, Stage.REWARD, "u55c", limits)
+        engine = build_engine(config(table, faults), NOWHERE, Stage.REWARD, "u55c")
         assert engine.card_bytes == expected
         engine.close()

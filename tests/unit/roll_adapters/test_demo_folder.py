@@ -111,7 +111,7 @@ def test_the_config_reads_from_any_folder_and_names_what_is_there(make, tmp_path
 
 
 def test_the_pairs_are_what_validation_takes(make, tmp_path):
-    from ecorl.engines.fpga.validation.preference_pairs import read_pairs
+    from ecorl.engines.fpga.validation.scoring import read_pairs
 
     make(tmp_path / "demo")
     reward = tmp_path / "demo" / "reward"

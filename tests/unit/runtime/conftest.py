@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ecorl.config import Config
-from ecorl.engines.faults import FaultScope, FaultyEngine
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, ScoreResult
+from ecorl.engines.registry import FaultyEngine
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime
@@ -194,7 +194,7 @@ def use_engines(monkeypatch):
     """Let the runtime load engines of this process: `use_engines({stage: engine or faults})`."""
 
     def use(make):
-        def build_engine(config, checkpoint, stage, device, limits=None, dtype="float32"):
+        def build_engine(config, checkpoint, stage, device, dtype="float32"):
             return make(stage, device)
 
         monkeypatch.setattr("ecorl.runtime.local.build_engine", build_engine)
@@ -206,9 +206,7 @@ def threaded(faults=(), hang_s=0.4, **toy):
     """A factory of a threaded toy with injected faults."""
 
     def make(stage, device):
-        inner = FaultyEngine(
-            ToyEngine(stage, device, **toy), faults, scope=FaultScope(hang_s=hang_s)
-        )
+        inner = FaultyEngine(ToyEngine(stage, device, **toy), faults, hang_s=hang_s)
         return ThreadedEngine(inner)
 
     return make

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from ecorl.config import DeviceConfig
 from ecorl.devices import load_profile, stage_cost
-from ecorl.devices.figure import DeviceFigure
-from ecorl.devices.host import HostCpu, complete_host_figures
+from ecorl.devices.host import DeviceFigure, HostCpu, complete_host_figures
 from ecorl.devices.profile import UNITS
 from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel, attention_calls, mean_rows
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.fpga.kernels.sequence import LAYER_STARTS
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.errors import ConfigError
 from ecorl.records import (
     Action,

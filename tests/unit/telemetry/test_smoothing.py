@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.records import PowerSample, Provenance
-from ecorl.telemetry.smoothing import Ema, Smoother
+from ecorl.telemetry.sampling.filters import Ema, Smoother
 
 values = st.floats(0, 1e4)
 steps = st.floats(1e-3, 100)

@@ -7,33 +7,119 @@ manifest after it. Until then the hash in the manifest does not match the file.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from ecorl import __version__
-from ecorl.engines.fpga.bitstream import vitis
-from ecorl.engines.fpga.bitstream.check import provenance_of
-from ecorl.engines.fpga.bitstream.csynth import check_qor, synthesis_of
+from ecorl.engines.fpga.bitstream import csynth, vitis
 from ecorl.engines.fpga.bitstream.manifest import (
     BitstreamTarget,
     Manifest,
     manifest_path,
+    provenance_of,
     write_manifest,
 )
-from ecorl.engines.fpga.bitstream.request import BuildRequest, check_request
-from ecorl.engines.fpga.bitstream.vivado import read_timing, read_utilisation
+from ecorl.engines.fpga.bitstream.vitis import platform_name
 from ecorl.engines.fpga.bitstream.xclbin import container_bytes, parse_container, read_container
 from ecorl.engines.fpga.csim.build import compiler_of, csim_library, kernel_root, kernels_digest
 from ecorl.engines.fpga.csim.cache import locked
-from ecorl.engines.fpga.kernels.banks import card_memory, connectivity_config
-from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces, read_qor
-from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.fpga.kernels.banks import CARD, PLATFORM, card_memory, connectivity_config
+from ecorl.engines.fpga.kernels.interfaces import (
+    KernelInterface,
+    kernel_interfaces,
+    read_qor,
+    shape_limits,
+)
 from ecorl.errors import BitstreamError, BuildError, ConfigError, SynthesisReportError
 from ecorl.files import write_whole
+
+CHECKS = ("csim", "cosim")
+"""Simulations of each kernel's test bench under Vitis, in the request in which they run."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,63}")  # an xclbin has 64 bytes for it, the last one is 0
+_SPLITS = re.compile(r"[\s'\"\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What bitstream to build, from which options.
+
+    Attributes:
+        target: the platform that it is to run on.
+        platform: name of a development platform, or its .xpfm file.
+        out: folder of the products.
+        work: folder in which ``build_dir.<target>`` is made.
+        checks: of `CHECKS`; run before and after a kernel's synthesis. Not for csim and sw_emu.
+    """
+
+    target: BitstreamTarget
+    platform: str = PLATFORM
+    out: Path = Path("bitstreams")
+    work: Path = Path()
+    checks: tuple[str, ...] = ()
+
+    @property
+    def product(self) -> Path:
+        """The xclbin."""
+        return self.out / f"ecorl.{self.target}.xclbin"
+
+    @property
+    def folder(self) -> Path:
+        """Work folder of Vitis, as an absolute path."""
+        return (self.work / f"build_dir.{self.target}").resolve()
+
+
+def check_request(request: BuildRequest) -> None:
+    """Raise for a request that cannot be built, before anything is written.
+
+    Raises:
+        ConfigError: naming the option, its value and what is allowed.
+        MissingToolError: the kernel sources are not installed.
+    """
+    if request.checks and request.target not in (BitstreamTarget.HW_EMU, BitstreamTarget.HW):
+        raise ConfigError("--check", request.checks[0], f"none with target {request.target}")
+    _check_platform(request)
+    if request.target is not BitstreamTarget.CSIM:
+        _check_paths(request)
+
+
+def _check_platform(request: BuildRequest) -> None:
+    """Check the platform: the map of channels and dies is for one card, so no other is accepted."""
+    name = platform_name(request.platform)
+    if not _NAME.fullmatch(name) or not _is_text(request.platform):
+        allowed = "a name of at most 63 letters, digits and _ . : -, or an .xpfm file of such a one"
+        raise ConfigError("--platform", request.platform, allowed)
+    if request.target is BitstreamTarget.CSIM and name != PLATFORM:
+        allowed = f"{PLATFORM} with target csim: its memory is that card's"
+        raise ConfigError("--platform", request.platform, allowed)
+    if CARD not in name.split("_"):
+        allowed = f"one for a {CARD}, such as {PLATFORM}: channels and dies are mapped for that"
+        raise ConfigError("--platform", request.platform, allowed)
+
+
+def _check_paths(request: BuildRequest) -> None:
+    """Check that no path has spaces, at which Vitis splits the line of flags that it gets."""
+    paths = {"kernel sources": kernel_root(), "--work": request.folder.parent, "--out": request.out}
+    for key, path in paths.items():
+        whole = str(path.resolve())
+        if _SPLITS.search(whole) or not _is_text(whole):
+            allowed = "a path without spaces, quotes and backslashes: Vitis splits flags at them"
+            raise ConfigError(key, whole, allowed)
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written to config files and logs: bytes other than UTF-8 are surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -76,7 +162,7 @@ def _build_csim(request: BuildRequest, tell: Tell) -> Manifest:
     library = csim_library("fast", progress=tell)
     tool = f"ecorl {__version__}, {compiler_of(library) or 'unknown compiler'}"
     data = container_bytes(kernel_interfaces(), library.read_bytes(), card_memory())
-    return _store(request, _Product(data, digest, tool, _Reports(None, None, None)))
+    return _store(request, data, digest, tool, _Reports(None, None, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,61 +174,54 @@ class _Reports:
     utilisation: dict[str, dict[str, float | None]] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """Product of a build: the file's content, and what its manifest says of it.
+def _store(
+    request: BuildRequest,
+    data: bytes,
+    digest: str,
+    tool: str,
+    reports: _Reports,
+    settings: bytes | None = None,
+) -> Manifest:
+    """Write a product and its manifest into the folder of the products.
 
-    Attributes:
+    Args:
+        request: of the build.
         data: content of the xclbin.
         digest: of the kernel sources when the build began.
         tool: name and release of the tool that built it.
         reports: of the tools.
         settings: content of emconfig.json, for Vitis' emulations.
     """
-
-    data: bytes
-    digest: str
-    tool: str
-    reports: _Reports
-    settings: bytes | None = None
-
-
-def _store(request: BuildRequest, made: _Product) -> Manifest:
-    """Write a product and its manifest into the folder of the products."""
-    manifest = _manifest_of(request, made)
-    if kernels_digest() != made.digest:
-        raise BuildError("the kernel sources changed during the build: build again")
-    request.out.mkdir(parents=True, exist_ok=True)
-    # Builds of one target would mix their files, and all emulations share emconfig.json.
-    with locked(request.out / LOCK):
-        write_whole(request.product, made.data)
-        if made.settings is not None:
-            write_whole(request.out / EMCONFIG, made.settings)
-        write_manifest(manifest, manifest_path(request.product))
-    return manifest
-
-
-def _manifest_of(request: BuildRequest, made: _Product) -> Manifest:
     kernels, root = kernel_interfaces(), kernel_root()
     part, target_clock_mhz = _one_part(root, kernels)
-    return Manifest(
+    manifest = Manifest(
         file=request.product.name,
         target=request.target,
         platform=vitis.platform_name(request.platform),
         part=part,
-        tool=made.tool,
-        kernels_digest=made.digest,
+        tool=tool,
+        kernels_digest=digest,
         limits=shape_limits(root),
         # Of this build's bytes, not of the file: another build may have replaced it meanwhile.
-        sha256=hashlib.sha256(made.data).hexdigest(),
+        sha256=hashlib.sha256(data).hexdigest(),
         target_clock_mhz=target_clock_mhz,
-        clock_mhz=parse_container(request.product, made.data).clock_mhz,
-        timing_met=made.reports.timing_met,
-        utilisation=made.reports.utilisation,
-        synthesis=made.reports.synthesis,
+        clock_mhz=parse_container(request.product, data).clock_mhz,
+        timing_met=reports.timing_met,
+        utilisation=reports.utilisation,
+        synthesis=reports.synthesis,
         built=True,
-        provenance=provenance_of(request.target, made.reports.synthesis),
+        provenance=provenance_of(request.target, reports.synthesis),
     )
+    if kernels_digest() != digest:
+        raise BuildError("the kernel sources changed during the build: build again")
+    request.out.mkdir(parents=True, exist_ok=True)
+    # Builds of one target would mix their files, and all emulations share emconfig.json.
+    with locked(request.out / LOCK):
+        write_whole(request.product, data)
+        if settings is not None:
+            write_whole(request.out / EMCONFIG, settings)
+        write_manifest(manifest, manifest_path(request.product))
+    return manifest
 
 
 def _one_part(root: Path, kernels: Sequence[KernelInterface]) -> tuple[str, float]:
@@ -215,7 +294,7 @@ def _vitis_steps(job: _Job, kernels: Sequence[KernelInterface], connectivity: st
     linked = _link(job, kernels, objects, config)
     settings = _emulated_card(job) if request.target.is_emulated else None
     reports = _read_reports(job, kernels)
-    return _store(request, _Product(linked.read_bytes(), digest, job.tools.name, reports, settings))
+    return _store(request, linked.read_bytes(), digest, job.tools.name, reports, settings)
 
 
 def _compile_hls(job: _Job, kernel: KernelInterface) -> Path:
@@ -311,10 +390,9 @@ def _read_reports(job: _Job, kernels: Sequence[KernelInterface]) -> _Reports:
     if request.target is not BitstreamTarget.HW:
         return _Reports(synthesis or None, None, None)
     timing, sites = _newest(request.folder, _TIMING), _newest(request.folder, _UTILISATION)
-    summary = None if timing is None else _read(job, partial(read_timing, timing))
-    use = None if sites is None else _read(job, partial(read_utilisation, sites))
-    used = None if use is None else {k: v for k, v in asdict(use).items() if v is not None}
-    return _Reports(synthesis or None, None if summary is None else summary.is_met, used or None)
+    is_met = None if timing is None else _read(job, partial(csynth.read_timing, timing))
+    used = None if sites is None else _read(job, partial(csynth.read_utilisation, sites))
+    return _Reports(synthesis or None, is_met, used or None)
 
 
 def _read(job: _Job, reader: Callable[[], T]) -> T | None:
@@ -329,10 +407,10 @@ def _read(job: _Job, reader: Callable[[], T]) -> T | None:
 def _shortfalls(job: _Job, kernel: KernelInterface) -> tuple[str, ...] | None:
     """Points in which a kernel's csynth.xml falls short of its qor.json; None without a report."""
     work = job.request.folder / kernel.kernel
-    report = synthesis_of(work / "hls" / "syn" / "report") or synthesis_of(work)
+    report = csynth.synthesis_of(work / "hls" / "syn" / "report") or csynth.synthesis_of(work)
     if report is None:
         return None
-    return tuple(map(str, check_qor(report, read_qor(job.root / kernel.kernel))))
+    return tuple(map(str, csynth.check_qor(report, read_qor(job.root / kernel.kernel))))
 
 
 def _newest(folder: Path, patterns: Sequence[str]) -> Path | None:

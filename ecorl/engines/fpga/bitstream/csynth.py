@@ -1,8 +1,8 @@
 """Synthesis reports of Vitis HLS (csynth.xml), and their check against a kernel's qor.json.
 
 `synthesis_of` alone decides whether a kernel was synthesised: it was if its folder holds a readable
-csynth.xml. Its figures are the tool's estimates before place and route; the reports after that are
-read by `ecorl.engines.fpga.bitstream.vivado`.
+csynth.xml. Its figures are the tool's estimates before place and route. After that come the reports
+of Vivado, as text: `read_timing` and `read_utilisation`.
 """
 
 from __future__ import annotations
@@ -25,39 +25,16 @@ _UNKNOWN = frozenset(("", "?", "-", "undef", "n/a", "na"))
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """Cycles of the top function from start to end; None where they depend on its arguments."""
-
-    best_cycles: int | None
-    average_cycles: int | None
-    worst_cycles: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Loop:
     """One loop of the report.
 
     Attributes:
-        module: function that holds it; the tool makes functions of its own for pipelines.
         name: its label, or the tool's name for it; merged loops have their names joined by ``_``.
-        min_trips: fewest iterations, None where they depend on an argument.
-        max_trips: most iterations.
         pipeline_ii: achieved initiation interval, cycles; None for a loop without pipeline.
     """
 
-    module: str
     name: str
-    min_trips: int | None
-    max_trips: int | None
     pipeline_ii: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """Units used, and units on the part."""
-
-    used: int | None
-    available: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +46,18 @@ class HlsReport:
         tool_version: release of Vitis HLS.
         top: name of the top function.
         part: device that it was made for.
-        target_clock_ns: clock period asked for, ns.
         estimated_clock_ns: clock period that the tool expects to reach, ns.
-        latency: of the top function.
         loops: of all functions, in the file's order.
-        resources: by the names of `RESOURCES`.
+        resources: units used, by the names of `RESOURCES`.
     """
 
     path: Path
     tool_version: str | None
     top: str
     part: str | None
-    target_clock_ns: float | None
     estimated_clock_ns: float | None
-    latency: Latency
     loops: tuple[Loop, ...]
-    resources: Mapping[str, Resource]
+    resources: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +135,18 @@ def read_csynth(path: Path) -> HlsReport:
         if root.find(needed) is None:
             raise SynthesisReportError(f"{path}: no <{needed}>: not a csynth.xml, or cut off")
     try:
-        overall = "PerformanceEstimates/SummaryOfOverallLatency/{}-caseLatency"
         return HlsReport(
             path=path,
             tool_version=_text(root, "ReportVersion/Version"),
             top=top,
             part=_text(root, "UserAssignments/Part"),
-            target_clock_ns=_decimal(root, "UserAssignments/TargetClockPeriod"),
             estimated_clock_ns=_decimal(
                 root, "PerformanceEstimates/SummaryOfTimingAnalysis/EstimatedClockPeriod"
             ),
-            latency=Latency(
-                *(_count(root, overall.format(case)) for case in ("Best", "Average", "Worst"))
-            ),
             loops=tuple(_all_loops(root, top)),
-            resources={name: _resource(root, name) for name in RESOURCES},
+            resources={
+                name: _count(root, f"AreaEstimates/Resources/{name.upper()}") for name in RESOURCES
+            },
         )
     except ValueError as error:
         raise SynthesisReportError(f"{path}: {error}") from error
@@ -218,7 +188,7 @@ def check_qor(report: HlsReport, qor: Mapping[str, Any]) -> tuple[Deviation, ...
         if (achieved := _achieved_ii(report, label)) != ii
     ]
     for name, count in most.items():
-        used = report.resources[name].used
+        used = report.resources[name]
         if used is None or used > count:
             found.append(Deviation("resource", name, count, used))
     period = report.estimated_clock_ns
@@ -257,28 +227,19 @@ def _all_loops(root: Element, top: str) -> Iterator[Loop]:
         name, loops = _text(module, "Name"), module.find(summary)
         if name is not None and loops is not None:
             modules[name] = loops
-    for name, loops in modules.items():
+    for loops in modules.values():
         if loops is not None:
-            yield from _loops(loops, name)
+            yield from _loops(loops)
 
 
-def _loops(parent: Element, module: str) -> Iterator[Loop]:
+def _loops(parent: Element) -> Iterator[Loop]:
     """The loops right under an element, each followed by those inside it."""
     for child in parent:
         if child.find("TripCount") is None and child.find("Latency") is None:
             continue  # a figure of the loop around it
         name = _text(child, "Name") or child.tag
-        low, high = _span(child, "TripCount")
-        yield Loop(module, name, low, high, _count(child, "PipelineII"))
-        yield from _loops(child, module)
-
-
-def _resource(root: Element, name: str) -> Resource:
-    tag = name.upper()
-    return Resource(
-        _count(root, f"AreaEstimates/Resources/{tag}"),
-        _count(root, f"AreaEstimates/AvailableResources/{tag}"),
-    )
+        yield Loop(name, _count(child, "PipelineII"))
+        yield from _loops(child)
 
 
 def _text(element: Element, path: str) -> str | None:
@@ -301,12 +262,105 @@ def _decimal(element: Element, path: str) -> float | None:
     return None if text is None else float(text)
 
 
-def _span(element: Element, tag: str) -> tuple[int | None, int | None]:
-    """Bounds written as one number, as ``low ~ high`` or as a <range>."""
-    if element.find(f"{tag}/range") is not None:
-        return _count(element, f"{tag}/range/min"), _count(element, f"{tag}/range/max")
-    ends = re.fullmatch(r"(\d+)\s*~\s*(\d+)", _text(element, tag) or "")
-    if ends:
-        return int(ends[1]), int(ends[2])
-    both = _count(element, tag)
-    return both, both
+_TIMING_TITLE = "Design Timing Summary"
+_VERDICTS = {
+    "All user specified timing constraints are met.": True,
+    "Timing constraints are not met.": False,
+}
+_SITES = {
+    "lut": "CLB LUTs",
+    "register": "CLB Registers",
+    "bram_tile": "Block RAM Tile",
+    "uram": "URAM",
+    "dsp": "DSPs",
+}
+
+
+SiteUse = dict[str, float | None]
+"""``used`` (a block RAM tile may be half used), ``available`` on the part, and ``percent``."""
+
+
+def read_timing(path: Path) -> bool | None:
+    """Read from the text of ``report_timing_summary`` whether a design meets its timing.
+
+    Returns:
+        The tool's verdict; None where it gives none, as without constraints.
+
+    Raises:
+        SynthesisReportError: the file cannot be read, has no summary, or it is cut off or damaged.
+    """
+    lines = _lines(path)
+    titles = [i for i, line in enumerate(lines) if line.strip("| ") == _TIMING_TITLE]
+    if not titles:
+        raise SynthesisReportError(f"{path}: no table {_TIMING_TITLE!r}")
+    filled = [line.strip() for line in lines[titles[0] + 1 :] if line.strip("-| \t")]
+    if len(filled) < 2 or not filled[0].startswith("WNS(ns)"):
+        raise SynthesisReportError(f"{path}: the table {_TIMING_TITLE!r} is cut off")
+    names, values = re.split(r"\s{2,}", filled[0]), filled[1].split()
+    if len(values) != len(names):
+        raise SynthesisReportError(
+            f"{path}: the table {_TIMING_TITLE!r} has {len(names)} columns and {len(values)} values"
+        )
+    for name, value in zip(names, values, strict=True):
+        _number(path, name, value)
+    return next((_VERDICTS[line] for line in filled[2:] if line in _VERDICTS), None)
+
+
+def read_utilisation(path: Path) -> dict[str, SiteUse]:
+    """Read the text of ``report_utilization`` (the flat one, with a column "Site Type").
+
+    Returns:
+        The use of each kind of site that the report has.
+
+    Raises:
+        SynthesisReportError: the file cannot be read, has no such table, or a row is damaged.
+    """
+    rows: dict[str, SiteUse] = {}
+    names: list[str] | None = None
+    n_tables, line = 0, ""
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.startswith("|"):
+            names = names if line.startswith("+") else None  # anything else ends a table
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if cells[0] == "Site Type":
+            names, n_tables = cells, n_tables + 1
+        elif names is not None:
+            if len(cells) != len(names) or not line.rstrip().endswith("|"):
+                raise SynthesisReportError(f"{path}:{number}: a row of {len(names)} cells is cut")
+            row = dict(zip(names, cells, strict=True))
+            rows.setdefault(cells[0].rstrip("*"), _site_use(path, row))
+    if names is not None and line.startswith("|"):
+        raise SynthesisReportError(f"{path}: cut off inside a table")
+    if n_tables == 0:
+        raise SynthesisReportError(f"{path}: no table with a column 'Site Type'")
+    return {kind: rows[site] for kind, site in _SITES.items() if site in rows}
+
+
+def _site_use(path: Path, row: dict[str, str]) -> SiteUse:
+    """Numbers of one row; a share printed as ``<0.01`` is worked out."""
+    where = row["Site Type"]
+    used = _number(path, where, row.get("Used", ""))
+    available = _number(path, where, row.get("Available", ""))
+    printed = row.get("Util%", "")
+    if printed.startswith("<"):
+        percent = 100 * used / available if used is not None and available else None
+    else:
+        percent = _number(path, where, printed)
+    return {"used": used, "available": available, "percent": percent}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise SynthesisReportError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _number(path: Path, where: str, text: str) -> float | None:
+    """A number, or None for an empty cell or NA."""
+    if text in {"", "NA", "N/A", "-"}:
+        return None
+    if not re.fullmatch(r"-?\d+(\.\d+)?", text):
+        raise SynthesisReportError(f"{path}: {where} = {text!r}: allowed is a number")
+    return float(text)

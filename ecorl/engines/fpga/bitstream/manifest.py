@@ -1,17 +1,28 @@
-"""Manifests: the facts of a bitstream, in a JSON file beside it."""
+"""Manifests: the facts of a bitstream, in a JSON file beside it.
+
+``make bitstream`` writes what XRT loads, ``<name>.xclbin``, and beside it ``<name>.json``, the
+manifest. A host calls `check_bitstream` before it loads anything: a mismatch of file, manifest,
+installed kernels or host is an error in one line that says what was found and what is allowed.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ecorl.engines.fpga.kernels.limits import ShapeLimits
+from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX, Container, Mode, parse_container
+from ecorl.engines.fpga.csim.build import kernels_digest
+from ecorl.engines.fpga.kernels.interfaces import ShapeLimits, kernel_interfaces, shape_limits
+from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import BitstreamError
 from ecorl.files import write_whole
 
@@ -139,75 +150,33 @@ def _manifest(path: Path, data: Any) -> Manifest:
         raise BitstreamError(f"{path} is no manifest: no JSON object")
     if data.get("format") != FORMAT:
         raise BitstreamError(f"{path}: format = {data.get('format')!r}: allowed is {FORMAT}")
-    wanted = {f.name for f in fields(Manifest)} | {"format"}
-    if set(data) != wanted:
-        odd = sorted(wanted ^ set(data))
+    if set(data) != {"format", *_FIELDS}:
+        odd = sorted({"format", *_FIELDS} ^ set(data))
         raise BitstreamError(f"{path} is no manifest: {odd[0]} is missing or not known")
-    read = _Fields(path, data)
-    return Manifest(
-        file=read.text("file"),
-        target=_target(path, data["target"]),
-        platform=read.text("platform"),
-        part=read.text("part"),
-        tool=read.text("tool"),
-        kernels_digest=read.text("kernels_digest"),
-        limits=_limits(path, data["limits"]),
-        sha256=read.text("sha256"),
-        target_clock_mhz=read.clock("target_clock_mhz"),
-        clock_mhz=None if data["clock_mhz"] is None else read.clock("clock_mhz"),
-        timing_met=None if data["timing_met"] is None else read.truth("timing_met"),
-        utilisation=read.tables("utilisation"),
-        synthesis=read.lists("synthesis"),
-        built=read.truth("built"),
-        provenance=_provenance(path, data["provenance"]),
-    )
+    values = {name: data[name] for name in _FIELDS}
+    for name, value in values.items():
+        is_allowed, allowed = _FIELDS[name]
+        if not (is_allowed(value) or (value is None and name in _NULLABLE)):
+            raise BitstreamError(f"{path}: {name} = {value!r}: allowed is {allowed}")
+    values["target"] = BitstreamTarget(values["target"])
+    values["limits"] = ShapeLimits(**values["limits"])
+    for name in ("target_clock_mhz", "clock_mhz"):
+        values[name] = None if values[name] is None else float(values[name])
+    if values["synthesis"] is not None:
+        values["synthesis"] = {kernel: tuple(row) for kernel, row in values["synthesis"].items()}
+    return Manifest(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """The fields of a manifest file; each method reads one and raises when it has another type."""
+def _is_number(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
-    path: Path
-    data: Mapping[str, Any]
 
-    def wrong(self, name: str, allowed: str) -> BitstreamError:
-        return BitstreamError(f"{self.path}: {name} = {self.data[name]!r}: allowed is {allowed}")
-
-    def text(self, name: str) -> str:
-        value = self.data[name]
-        if not isinstance(value, str) or not value:
-            raise self.wrong(name, "a text")
-        return value
-
-    def truth(self, name: str) -> bool:
-        value = self.data[name]
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false")
-        return value
-
-    def clock(self, name: str) -> float:
-        value = self.data[name]
-        if not _is_number(value) or not 1 <= value <= _MOST_MHZ:
-            raise self.wrong(name, f"a number from 1 to {_MOST_MHZ:,}, in MHz")
-        return float(value)
-
-    def tables(self, name: str) -> dict[str, dict[str, float | None]] | None:
-        value = self.data[name]
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not all(_is_use(row) for row in value.values()):
-            raise self.wrong(name, "null, or used, available and percent by kind, none below 0")
-        return value
-
-    def lists(self, name: str) -> dict[str, tuple[str, ...]] | None:
-        value = self.data[name]
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not all(
-            isinstance(row, list) and all(isinstance(v, str) for v in row) for row in value.values()
-        ):
-            raise self.wrong(name, "null, or lists of texts by kernel")
-        return {kernel: tuple(row) for kernel, row in value.items()}
+def _is_limits(value: object) -> bool:
+    if not isinstance(value, dict) or set(value) != set(_LIMITS):
+        return False
+    return all(type(limit) is int and limit > 0 for limit in value.values())
 
 
 def _is_use(row: object) -> bool:
@@ -219,34 +188,219 @@ def _is_use(row: object) -> bool:
     )
 
 
-def _is_number(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_texts(row: object) -> bool:
+    return isinstance(row, list) and all(isinstance(text, str) for text in row)
 
 
-def _target(path: Path, value: object) -> BitstreamTarget:
-    if not isinstance(value, str) or value not in set(BitstreamTarget):
+def _each(is_allowed: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether a value is a table whose values are allowed."""
+    return lambda value: isinstance(value, dict) and all(map(is_allowed, value.values()))
+
+
+_LIMITS = sorted(f.name for f in fields(ShapeLimits))
+_TEXT = (lambda value: isinstance(value, str) and value != "", "a text")
+_TRUTH = (lambda value: isinstance(value, bool), "true or false")
+_CLOCK = (
+    lambda value: _is_number(value) and 1 <= value <= _MOST_MHZ,
+    f"a number from 1 to {_MOST_MHZ:,}, in MHz",
+)
+_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "file": _TEXT,
+    "target": (
+        lambda value: isinstance(value, str) and value in set(BitstreamTarget),
+        f"one of {', '.join(BitstreamTarget)}",
+    ),
+    "platform": _TEXT,
+    "part": _TEXT,
+    "tool": _TEXT,
+    "kernels_digest": _TEXT,
+    "limits": (_is_limits, f"whole numbers above 0 for {', '.join(_LIMITS)}"),
+    "sha256": _TEXT,
+    "target_clock_mhz": _CLOCK,
+    "clock_mhz": _CLOCK,
+    "timing_met": _TRUTH,
+    "utilisation": (_each(_is_use), "null, or used, available and percent by kind, none below 0"),
+    "synthesis": (_each(_is_texts), "null, or lists of texts by kernel"),
+    "built": _TRUTH,
+    "provenance": (
+        lambda value: value in (EMULATED, SYNTHESISED),
+        f"{EMULATED}, {SYNTHESISED} or null",
+    ),
+}
+"""Of each field of a manifest: whether a value is allowed, and what is, in words."""
+
+_NULLABLE = ("clock_mhz", "timing_met", "utilisation", "synthesis", "provenance")
+
+
+logger = logging.getLogger(__name__)
+
+_MODES = {
+    BitstreamTarget.CSIM: {Mode.SW_EMU},
+    BitstreamTarget.SW_EMU: {Mode.SW_EMU},
+    BitstreamTarget.HW_EMU: {Mode.HW_EMU, Mode.HW_EMU_PARTIAL},
+    BitstreamTarget.HW: {Mode.FLAT, Mode.PARTIAL, Mode.TANDEM_STAGE2, Mode.TANDEM_STAGE2_PARTIAL},
+}
+
+
+def missing_part(path: Path) -> str | None:
+    """Tell which of a bitstream's two files is not there, in words; None where both are.
+
+    Args:
+        path: the xclbin.
+    """
+    # Not by pathlib, which raises for an impossible path.
+    if not os.path.exists(path):  # noqa: PTH110
+        return "there is no such file"
+    manifest = manifest_path(path)
+    if not os.path.isdir(path) and not os.path.exists(manifest):  # noqa: PTH110, PTH112
+        return f"its manifest {manifest.name}, which make bitstream writes beside it, is not there"
+    return None
+
+
+def check_bitstream(
+    path: Path, *, platform: str | None, model: DecoderConfig | None, emulated: bool
+) -> Manifest:
+    """Check that a host may load a file.
+
+    Args:
+        path: the xclbin.
+        platform: name that the card reports, or a development platform's; None where there is none
+            to compare, as for a noop device.
+        model: that will be loaded; None skips the check of its shape.
+        emulated: whether the host runs in emulation, without a card.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        BitstreamError: in one line: the manifest is missing or malformed, the file is missing or
+            its hash differs, it is not built, misses its timing, is for emulation or for a card
+            against the host; manifest and file contradict each other; or platform, kernel sources
+            or limits do not match.
+        BuildError: the constants of the installed kernel sources cannot be read.
+        MissingToolError: the kernel sources are not installed.
+    """
+    if os.path.isdir(path):  # noqa: PTH112 - False for an impossible path, where pathlib raises
+        raise BitstreamError(f"{path} is a folder: a bitstream is a file, such as ecorl.hw.xclbin")
+    missing = missing_part(path)
+    if missing is not None:
+        raise BitstreamError(f"{path}: {missing}")
+    manifest = read_manifest(manifest_path(path))
+    container = _check_file(path, manifest)
+    _check_target(path, manifest, container, emulated)
+    _check_claims(path, manifest, container)
+    if platform is not None and not same_platform(manifest.platform, platform):
+        raise BitstreamError(f"{path} is for {manifest.platform}, and the card is a {platform}")
+    if manifest.kernels_digest != kernels_digest():
         raise BitstreamError(
-            f"{path}: target = {value!r}: allowed is one of {', '.join(BitstreamTarget)}"
+            f"{path} was built from other kernel sources than the installed ones "
+            f"({manifest.kernels_digest[:19]}, not {kernels_digest()[:19]}): build it again"
         )
-    return BitstreamTarget(str(value))
+    if manifest.limits != shape_limits():
+        raise BitstreamError(f"{manifest_path(path)}: limits are not those of its kernel sources")
+    _check_timing(path, manifest)
+    refusal = None if model is None else manifest.limits.refusal(model)
+    if refusal is not None:
+        raise BitstreamError(f"{path}: {refusal}")
+    return manifest
 
 
-def _provenance(path: Path, value: object) -> str | None:
-    if value is not None and value not in (EMULATED, SYNTHESISED):
-        allowed = f"{EMULATED}, {SYNTHESISED} or null"
-        raise BitstreamError(f"{path}: provenance = {value!r}: allowed is {allowed}")
-    return value
+def provenance_of(target: BitstreamTarget, reported: Collection[str] | None) -> str | None:
+    """The provenance that a file's manifest may state.
+
+    Args:
+        target: what the file is for.
+        reported: kernels with a csynth.xml.
+    """
+    if target.is_emulated:
+        return EMULATED
+    is_whole = {kernel.kernel for kernel in kernel_interfaces()} == set(reported or ())
+    return SYNTHESISED if is_whole else None
 
 
-def _limits(path: Path, value: object) -> ShapeLimits:
-    names = {f.name for f in fields(ShapeLimits)}
-    if (
-        not isinstance(value, dict)
-        or set(value) != names
-        or not all(type(v) is int and v > 0 for v in value.values())
+def same_platform(built_for: str, card: str) -> bool:
+    """Whether a development platform and the name that a card reports are of one shell.
+
+    A U55C with the platform ``xilinx_u55c_gen3x16_xdma_3_202210_1`` reports
+    ``xilinx_u55c_gen3x16_xdma_base_3``: without the release, and with a word for the partition.
+
+    Args:
+        built_for: the development platform.
+        card: the name that the card reports.
+    """
+
+    def plain(name: str) -> str:
+        return re.sub(r"_\d{6}_\d+$", "", name).replace("_base_", "_")
+
+    return plain(built_for) == plain(card)
+
+
+def _check_file(path: Path, manifest: Manifest) -> Container:
+    if not manifest.built:
+        raise BitstreamError(f"{manifest_path(path)}: built = false: the file was never made")
+    if manifest.file != path.name:
+        raise BitstreamError(f"{manifest_path(path)} is the manifest of {manifest.file}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BitstreamError(f"{path} cannot be read: {error.strerror}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != manifest.sha256:
+        raise BitstreamError(
+            f"{path} is not the file that its manifest is of: SHA-256 {digest[:12]}..., "
+            f"the manifest says {manifest.sha256[:12]}..."
+        )
+    return parse_container(path, data)
+
+
+def _check_target(path: Path, manifest: Manifest, container: Container, emulated: bool) -> None:
+    """Check the target in manifest, name and header against the host."""
+    mode = "unknown" if container.mode is None else container.mode.name
+    named = path.name.endswith(CSIM_SUFFIX)
+    if container.mode not in _MODES[manifest.target] or named is not (
+        manifest.target is BitstreamTarget.CSIM
     ):
-        allowed = f"whole numbers above 0 for {', '.join(sorted(names))}"
-        raise BitstreamError(f"{path}: limits = {value!r}: allowed is {allowed}")
-    return ShapeLimits(**value)
+        raise BitstreamError(
+            f"{path}: the manifest says target = {manifest.target}, and name and header do not "
+            f"(mode {mode})"
+        )
+    if manifest.target in (BitstreamTarget.SW_EMU, BitstreamTarget.HW_EMU):
+        raise BitstreamError(
+            f"{path} is for emulation (target = {manifest.target}) with AMD's tools alone: a host "
+            "takes target = csim in emulation and target = hw on a card"
+        )
+    if manifest.target.is_emulated and not emulated:
+        raise BitstreamError(
+            f"{path} is for emulation (target = {manifest.target}): a card takes target = hw only"
+        )
+    if emulated and not manifest.target.is_emulated:
+        raise BitstreamError(f"{path} is for a card (target = hw), and this host is in emulation")
+
+
+def _check_claims(path: Path, manifest: Manifest, container: Container) -> None:
+    """Check the manifest's statements against the file, so that an edited manifest is refused."""
+    beside = manifest_path(path)
+    if not same_platform(manifest.platform, container.platform):
+        raise BitstreamError(
+            f"{beside}: platform = {manifest.platform!r}: the file is for {container.platform!r}"
+        )
+    if manifest.clock_mhz != container.clock_mhz:
+        found = container.clock_mhz
+        raise BitstreamError(f"{beside}: clock_mhz = {manifest.clock_mhz}: the file has {found}")
+    allowed = provenance_of(manifest.target, manifest.synthesis)
+    if manifest.provenance != allowed:
+        raise BitstreamError(
+            f"{beside}: provenance = {manifest.provenance!r}: with target = {manifest.target} and "
+            f"its synthesis it is {allowed!r}"
+        )
+
+
+def _check_timing(path: Path, manifest: Manifest) -> None:
+    """Refuse a design that misses its timing, which may compute wrong bits at times."""
+    if manifest.timing_met is False:
+        raise BitstreamError(
+            f"{path}: timing_met = false: a design that misses its timing can compute wrong bits; "
+            "build it again with a lower clock"
+        )
+    if manifest.target is BitstreamTarget.HW and manifest.timing_met is None:
+        logger.warning("%s: no report says whether it meets its timing (timing_met = null)", path)

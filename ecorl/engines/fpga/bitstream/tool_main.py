@@ -2,7 +2,7 @@
 
 It leads the session in which the tool runs, and ends all of that session on SIGTERM or when the
 build's process ends: after a SIGKILL of the build no other process could. Only
-`ecorl.engines.fpga.bitstream.tool_process` starts it, as a file, so it imports nothing of ecorl.
+`ecorl.engines.fpga.bitstream.vitis` starts it, as a file, so it imports nothing of ecorl.
 """
 
 from __future__ import annotations

@@ -133,30 +133,6 @@ class Container:
         raise BitstreamError(f"{self.path}: no section {kind.name}")
 
     @property
-    def bitstream(self) -> bytes:
-        """The card's configuration, or the library of a C-simulation container."""
-        return self.section(Kind.BITSTREAM)
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Compute units as ``kernel:instance``, in the file's order."""
-        rows = self._rows(Kind.IP_LAYOUT, _UNIT_COUNT, _UNIT)
-        return tuple(_text(name) for _, _, _, name in rows)
-
-    def memories(self, kind: Kind = Kind.GROUP_TOPOLOGY) -> tuple[MemoryEntry, ...]:
-        """Memory entries; an entry's place in the list is what XRT calls a group id."""
-        rows = self._rows(kind, _MEMORY_COUNT, _MEMORY)
-        return tuple(
-            MemoryEntry(_text(tag), base, size << 10, bool(used))
-            for _, used, size, base, tag in rows
-        )
-
-    def connections(self, kind: Kind = Kind.GROUP_CONNECTIVITY) -> tuple[MemoryConnection, ...]:
-        """The memory entry that each argument is wired to."""
-        rows = self._rows(kind, _CONNECTION_COUNT, _CONNECTION)
-        return tuple(MemoryConnection(*row) for row in rows)
-
-    @property
     def clock_mhz(self) -> float | None:
         """Clock that the kernels get, MHz; None where the file does not say."""
         if not any(section.kind == Kind.CLOCK_FREQ_TOPOLOGY for section in self.sections):
@@ -207,11 +183,7 @@ def write_container(
 
 
 def container_bytes(
-    kernels: Sequence[KernelInterface],
-    library: bytes,
-    memory: BankMap,
-    *,
-    platform: str = PLATFORM,
+    kernels: Sequence[KernelInterface], library: bytes, memory: BankMap, *, platform: str = PLATFORM
 ) -> bytes:
     """Content of a C-simulation container.
 

@@ -1,17 +1,12 @@
 """The host of a card: memory, kernel starts, queues, faults.
 
 backend       which backend runs the kernels: C-simulation, XRT in emulation, XRT on cards
-image         a model's constants in the order of the card's memory
-weights       uploads them, and compares what the card holds with what was sent
-tokens        rows and pages of a group's tokens, and which attends to which
-plan          a group as kernel starts on buffers: pure data
+image         a model's constants in the order of the card's memory, and their upload
+plan          rows and pages of a group's tokens, and its kernel starts on buffers: pure data
 plan_builder  builds such plans
-memory        the buffers of one card
-runner        runs plans on one opened card
+runner        buffers of one opened card, and runs of plans on it
 health        opens, resets and quarantines a card
 card          a card with a queue and a thread
-pool          several cards
-decoder       the forward on cards, with the interface of the C-simulation's
-emulation     XRT's noop driver with our module in place of pyxrt
-opening       opens emulated or real cards, as configured
+decoder       the forward on several cards, with the interface of the C-simulation's
+opening       opens emulated cards (XRT's noop driver) or real ones, as configured
 """

@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ecorl.engines.fpga.card.health import CardHealth, CardSetup, CardState, Occupancy
+from ecorl.engines.fpga.card.image import Weights
 from ecorl.engines.fpga.card.plan import KernelPlan
 from ecorl.engines.fpga.card.runner import GroupResult
-from ecorl.engines.fpga.card.weights import Weights
-from ecorl.engines.fpga.kernels.buffers import SLOTS
+from ecorl.engines.fpga.kernels.banks import SLOTS
 from ecorl.errors import DriverError
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Card:
     """
 
     def __init__(self, setup: CardSetup, weights: Weights) -> None:
-        self._setup, self._weights = setup, weights
+        self._setup, self._weights, self.index = setup, weights, setup.index
         self._queue: queue.SimpleQueue[_Job | _Load | _Revival | None] = queue.SimpleQueue()
         self._next: _Job | _Load | _Revival | None = None
         self._lock = threading.Lock()
@@ -107,11 +107,6 @@ class Card:
             target=self._run_thread, name=f"ecorl-card{setup.index}", daemon=True
         )
         self._thread.start()
-
-    @property
-    def index(self) -> int:
-        """XRT's number."""
-        return self._setup.index
 
     @property
     def available(self) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ecorl.drivers.xrt.card import OpenCard
+from ecorl.engines.fpga.card.image import Weights
 from ecorl.engines.fpga.card.runner import CardRunner, CardTimes
-from ecorl.engines.fpga.card.weights import Weights
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import CardFull, DeviceLost, DriverError, DriverTimeout, UserError
 

@@ -3,27 +3,32 @@
 Four regions: the halves of the weight words, which gemm_int8 reads through two ports, the constants
 of channels and norms, and the tables of tokens and positions. `place_model` chooses the places,
 `fill` writes the constants there, into the host's copy of a card's buffer or any other array.
+
+A model's weights are uploaded with it, and verified by reading them back.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.drivers.xrt.card import CardBuffer
 from ecorl.engines.fpga.csim.library import CsimLibrary
-from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
-from ecorl.engines.fpga.kernels.sequence import input_slices
+from ecorl.engines.fpga.kernels.sequence import HEAD_BLOCK, LAYER_LINEARS, input_slices
 from ecorl.engines.fpga.numerics.formats import (
     IntegerDecoder,
     IntegerLinear,
     IntegerNorm,
+    Scale,
     rope_tables,
 )
+from ecorl.engines.models.decoder_config import DecoderConfig
+from ecorl.errors import DriverError
 
 WORD = 64
 """Bytes of a 512-bit word."""
@@ -35,6 +40,8 @@ PANEL_HEADS = 64
 ROPE_WORDS = 4
 EXACT_BITS = 32
 """Values have the exponent of their codes, plus this, less the shift of their sums."""
+
+LAYER_NORMS = ("attention_norm", "mlp_norm")
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int32]
@@ -86,29 +93,10 @@ class PlacedNorm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """One decoder block on the card."""
+    """One decoder block on the card: its norms and its linear maps, by name."""
 
-    attention_norm: PlacedNorm
-    mlp_norm: PlacedNorm
-    qkv: PlacedLinear
-    output: PlacedLinear
-    gate_up: PlacedLinear
-    down: PlacedLinear
-
-    @property
-    def norms(self) -> Mapping[str, PlacedNorm]:
-        """Its norms by name."""
-        return {"attention_norm": self.attention_norm, "mlp_norm": self.mlp_norm}
-
-    @property
-    def linears(self) -> Mapping[str, PlacedLinear]:
-        """Its linear maps by name."""
-        return {
-            "qkv": self.qkv,
-            "output": self.output,
-            "gate_up": self.gate_up,
-            "down": self.down,
-        }
+    norms: Mapping[str, PlacedNorm]
+    linears: Mapping[str, PlacedLinear]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +118,22 @@ class PlacedModel:
     rope: int
     n_positions: int
     sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CardModel:
+    """Constants of a model that kernel starts carry, and the places of those on the card."""
+
+    config: DecoderConfig
+    fraction_bits: int
+    eps: Scale
+    score_scale: Scale
+    placed: PlacedModel
+
+    @classmethod
+    def of(cls, decoder: IntegerDecoder, placed: PlacedModel) -> CardModel:
+        """Take the constants from a decoder in the kernels' formats."""
+        return cls(decoder.config, decoder.fraction_bits, decoder.eps, decoder.score_scale, placed)
 
 
 REGIONS = ("low", "high", "sides", "tables")
@@ -206,12 +210,8 @@ class _Placer:
         rope = len(decoder.embedding) * token_words(shape.hidden_size) * WORD
         layers = tuple(
             PlacedLayer(
-                self._norm(layer.attention_norm),
-                self._norm(layer.mlp_norm),
-                self._linear(layer.qkv, panels=True),
-                self._linear(layer.output),
-                self._linear(layer.gate_up),
-                self._linear(layer.down),
+                {name: self._norm(getattr(layer, name)) for name in LAYER_NORMS},
+                {name: self._linear(getattr(layer, name), name) for name in LAYER_LINEARS},
             )
             for layer in decoder.layers
         )
@@ -233,14 +233,14 @@ class _Placer:
     def _norm(self, norm: IntegerNorm) -> PlacedNorm:
         return PlacedNorm(self._side(words(len(norm.weight))), norm.exponent)
 
-    def _linear(self, linear: IntegerLinear, *, panels: bool = False) -> PlacedLinear:
+    def _linear(self, linear: IntegerLinear, name: str = "head") -> PlacedLinear:
         n, k = linear.codes.shape
         slices = []
         for first, last in input_slices(k):
             n_bytes = code_words(n, last - first) * WORD // 2
             slices.append(Slice(self._half_bytes, n_bytes, last - first))
             self._half_bytes += n_bytes
-        n_side = len(head_side(linear)) if panels else 3 * words(n)
+        n_side = len(head_side(linear)) if name == "qkv" else 3 * words(n)
         exponents = linear.exponents.astype(np.int64) + EXACT_BITS - linear.input_shift
         return PlacedLinear(
             tuple(slices),
@@ -261,22 +261,17 @@ class _Writer:
         self._put("tables", 0, token_table(decoder))
         self._put("tables", placed.rope, position_table(decoder, placed.n_positions))
         for at, layer in zip(placed.layers, decoder.layers, strict=True):
-            self._put("sides", at.attention_norm.side, layer.attention_norm.weight)
-            self._put("sides", at.mlp_norm.side, layer.mlp_norm.weight)
-            self._put("sides", at.qkv.side, head_side(layer.qkv))
-            self._weights(at.qkv, layer.qkv)
-            self._linear(at.output, layer.output)
-            self._linear(at.gate_up, layer.gate_up)
-            self._linear(at.down, layer.down)
+            for name, norm in at.norms.items():
+                self._put("sides", norm.side, getattr(layer, name).weight)
+            for name, linear in at.linears.items():
+                self._linear(linear, getattr(layer, name), name)
         self._put("sides", placed.final_norm.side, decoder.final_norm.weight)
         for linear, block in zip(placed.head, head_blocks(decoder.head), strict=True):
             self._linear(linear, block)
 
-    def _linear(self, at: PlacedLinear, linear: IntegerLinear) -> None:
-        self._put("sides", at.side, channel_words(linear, slice(None)))
-        self._weights(at, linear)
-
-    def _weights(self, at: PlacedLinear, linear: IntegerLinear) -> None:
+    def _linear(self, at: PlacedLinear, linear: IntegerLinear, name: str = "head") -> None:
+        side = head_side(linear) if name == "qkv" else channel_words(linear, slice(None))
+        self._put("sides", at.side, side)
         first = 0
         for part in at.slices:
             codes = np.ascontiguousarray(linear.codes[:, first : first + part.k])
@@ -350,3 +345,74 @@ def position_table(decoder: IntegerDecoder, n_positions: int) -> npt.NDArray[np.
     table = np.zeros((n_positions, 2, ROPE_WORDS // 2 * TABLE_LANES), np.int16)
     table[:, 0, : cosine.shape[1]], table[:, 1, : sine.shape[1]] = cosine, sine
     return table
+
+
+_CHUNK_BYTES = 64 << 20  # read back at a time: a model has gigabytes, and the host mirrors them
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One version of a model's weights.
+
+    Attributes:
+        model: constants and places.
+        write: writes the bytes of each of `REGIONS` into arrays of ``model.placed.sizes`` bytes.
+    """
+
+    model: CardModel
+    write: Callable[[Mapping[str, Bytes]], None]
+
+    @classmethod
+    def of(cls, decoder: IntegerDecoder, library: CsimLibrary, n_positions: int) -> Weights:
+        """Place the weights of a model.
+
+        Args:
+            decoder: the model in integers.
+            library: packs the weights.
+            n_positions: longest row, tokens.
+        """
+        placed = place_model(decoder, n_positions)
+        model = CardModel.of(decoder, placed)
+        return cls(model, lambda image: fill(image, placed, decoder, library))
+
+
+def upload(weights: Weights, buffers: Mapping[str, CardBuffer]) -> str:
+    """Upload weights to a card, read them back and compare.
+
+    Args:
+        weights: one version of a model's weights.
+        buffers: the card's buffers of `REGIONS`, by name.
+
+    Returns:
+        SHA-256 of the bytes that the card holds.
+
+    Raises:
+        DriverError: when a transfer fails, or the card holds other bytes than were sent.
+    """
+    weights.write({name: buffers[name].host for name in REGIONS})
+    sent = digest_of(buffers[name].host for name in REGIONS)
+    for name in REGIONS:
+        buffers[name].upload()
+    arrived = digest_on_card(buffers)
+    if arrived != sent:
+        raise DriverError(f"weights arrived as sha256:{arrived[:12]}, sent were sha256:{sent[:12]}")
+    return arrived
+
+
+def digest_on_card(buffers: Mapping[str, CardBuffer]) -> str:
+    """SHA-256 of the weights that the card holds; the host's copies are overwritten with them.
+
+    Raises:
+        DriverError: when a transfer fails.
+    """
+    digest = hashlib.sha256()
+    for name in REGIONS:
+        buffer = buffers[name]
+        for at in range(0, buffer.n_bytes, _CHUNK_BYTES):
+            n_bytes = min(_CHUNK_BYTES, buffer.n_bytes - at)
+            part = buffer.part(at, n_bytes)
+            np.invert(
+                part.host, out=part.host
+            )  # so that the host's copy cannot pass for the card's
+            digest.update(np.ascontiguousarray(part.download()).data)
+    return digest.hexdigest()

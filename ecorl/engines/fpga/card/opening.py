@@ -1,36 +1,193 @@
-"""Opens emulated or real cards, as a configuration names them."""
+"""Opens emulated or real cards, as a configuration names them.
+
+Emulation is XRT without a card: its noop driver, and our module in place of pyxrt, which computes.
+The module is compiled once, against the XRT that is installed, into the same cache as the
+C-simulation. Nothing of it is used with a real card and AMD's ``pyxrt``.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
 import logging
 import os
+import platform
+import shutil
+import sys
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+from ecorl import errors
 from ecorl.drivers.xrt.card import OpenCard, card_name, load_pyxrt
 from ecorl.drivers.xrt.reset import reset_card
-from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
-from ecorl.engines.fpga.bitstream.manifest import Manifest, file_digest
+from ecorl.engines.fpga.bitstream.manifest import (
+    Manifest,
+    check_bitstream,
+    file_digest,
+    same_platform,
+)
 from ecorl.engines.fpga.bitstream.xclbin import CSIM_SUFFIX, write_container
 from ecorl.engines.fpga.card.backend import Host, KernelBackend
-from ecorl.engines.fpga.card.emulation import MODE, can_emulate, emulated_pyxrt
 from ecorl.engines.fpga.card.health import CardLimits, CardSetup
-from ecorl.engines.fpga.csim.build import Build, csim_library
-from ecorl.engines.fpga.csim.cache import cache_folder, locked
+from ecorl.engines.fpga.csim.build import Build, Progress, csim_library, kernel_root
+from ecorl.engines.fpga.csim.cache import cache_folder, fresh_folder, locked
+from ecorl.engines.fpga.csim.compiler import Compiler, find_compiler, first_error, run
 from ecorl.engines.fpga.kernels.banks import card_memory
-from ecorl.engines.fpga.kernels.interfaces import KernelInterface, kernel_interfaces
-from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, shape_limits
 from ecorl.engines.models.decoder_config import DecoderConfig
-from ecorl.errors import (
-    BitstreamError,
-    BuildError,
-    CheckpointError,
-    ConfigError,
-    DriverError,
-    MissingToolError,
-)
+from ecorl.errors import BuildError, ConfigError, MissingToolError
+
+MODULE = "ecorl_xrt_csim"
+MODE = "XCL_EMULATION_MODE"
+ROOT = "XILINX_XRT"
+DRIVER = "libxrt_noop.so.2"
+
+_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
+_LIBRARIES = ("-lxrt_coreutil", "-luuid", "-ldl", "-lpthread")
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledXrt:
+    """The folders of XRT's headers and libraries."""
+
+    include: Path
+    lib: Path
+
+
+def installed_xrt() -> InstalledXrt | None:
+    """Find an XRT that can emulate, with headers and the noop driver; None without.
+
+    ``$XILINX_XRT`` is looked at first, then AMD's folder, then Debian's.
+    """
+    own = os.environ.get(ROOT)
+    homes = [Path(own)] if own else []
+    homes.append(Path("/opt/xilinx/xrt"))
+    places = [(home / "include", home / "lib") for home in homes]
+    places += [(Path("/usr/include/xrt"), lib) for lib in Path("/usr/lib").glob("*-linux-gnu")]
+    for include, lib in places:
+        if (include / "xrt" / "xrt_kernel.h").is_file() and (lib / DRIVER).is_file():
+            # Not by way of our own links, which $XILINX_XRT names once a card was opened.
+            return InstalledXrt(include.resolve(), (lib / DRIVER).resolve().parent)
+    return None
+
+
+def can_emulate() -> bool:
+    """Whether XRT and pybind11 are installed; a compiler may still be missing."""
+    return installed_xrt() is not None and importlib.util.find_spec("pybind11") is not None
+
+
+def emulated_pyxrt(progress: Progress | None = None) -> ModuleType:
+    """Load our module, which has pyxrt's interface; compile it first if the cache lacks it.
+
+    XRT reads two environment variables when a device is opened; this sets them for this process and
+    those that it starts.
+
+    Args:
+        progress: receives one line when the module is compiled.
+
+    Raises:
+        MissingToolError: without XRT, pybind11 or a compiler.
+        ConfigError: when the environment asks for another emulation mode.
+        BuildError: when it does not compile or cannot be loaded.
+    """
+    xrt = installed_xrt()
+    if xrt is None:
+        raise MissingToolError(
+            "XRT with its noop driver is not on this machine "
+            "(Debian: apt install libxrt-dev uuid-dev)"
+        )
+    mode = os.environ.get(MODE, "noop")
+    if mode != "noop":
+        raise ConfigError(MODE, mode, "noop, or not set")
+    library = _built(xrt, progress or (lambda _line: None))
+    os.environ[MODE] = mode
+    os.environ[ROOT] = str(library.parent / "xrt")
+    return _loaded(library)
+
+
+def _loaded(library: Path) -> ModuleType:
+    known = sys.modules.get(MODULE)
+    if known is not None:
+        return known
+    spec = importlib.util.spec_from_file_location(MODULE, library)
+    if spec is None or spec.loader is None:
+        raise BuildError(f"{library} is no Python module")
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise BuildError(f"{library} cannot be loaded: {error}") from error
+    sys.modules[MODULE] = module
+    return module
+
+
+def _built(xrt: InstalledXrt, progress: Callable[[str], None]) -> Path:
+    root = kernel_root() / "sim" / "xrt"
+    sources = sorted(root.glob("*.cpp"))
+    compiler, includes = find_compiler(), _includes(xrt)
+    facts = {
+        "compiler": compiler.version,
+        "flags": [*_FLAGS, *compiler.own_flags],
+        "includes": [str(path) for path in includes],
+        "driver": str((xrt.lib / DRIVER).resolve()),
+        "machine": platform.machine(),
+        "sources": [
+            hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in (*sources, *sorted(root.glob("*.hpp")))
+        ],
+    }
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
+    folder = cache_folder() / f"xrt-{key}"
+    library = folder / f"{MODULE}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+    if library.is_file():
+        return library
+    try:
+        with locked(cache_folder() / f"xrt-{key}.lock"):
+            if not library.is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+                progress(f"compiling the XRT emulation ({compiler.version})")
+                with fresh_folder(folder) as temporary:
+                    _compile(compiler, xrt, includes, sources, temporary / library.name)
+                    (temporary / "xrt" / "lib").mkdir(parents=True)
+                    (temporary / "xrt" / "lib" / DRIVER).symlink_to(xrt.lib / DRIVER)
+                    (temporary / "xrt" / "include").symlink_to(xrt.include)
+    except OSError as error:
+        raise BuildError(f"cannot write the cache {folder}: {error}") from error
+    return library
+
+
+def _includes(xrt: InstalledXrt) -> list[Path]:
+    try:
+        import pybind11
+    except ImportError as error:
+        raise MissingToolError(
+            'the XRT emulation needs pybind11: pip install "ecorl[xrt]"'
+        ) from error
+    python = Path(sysconfig.get_paths()["include"])
+    if not (python / "Python.h").is_file():
+        raise MissingToolError(
+            f"the XRT emulation needs Python's headers, and {python}/Python.h is not there "
+            "(Debian: apt install python3-dev)"
+        )
+    return [xrt.include, Path(pybind11.get_include()), python]
+
+
+def _compile(
+    compiler: Compiler, xrt: InstalledXrt, includes: list[Path], sources: list[Path], target: Path
+) -> None:
+    command = [*compiler.command, *_FLAGS]
+    for path in includes:
+        command += ["-isystem", str(path)]
+    command += [*map(str, sources), "-o", str(target), f"-L{xrt.lib}", *_LIBRARIES]
+    finished = run(command)
+    if finished.returncode != 0:
+        raise BuildError(f"the XRT emulation: {first_error(finished.stderr)}")
+
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +226,9 @@ def wants_xrt(host: Host, config: DecoderConfig) -> bool:
     if objection is None:
         return host == "xrt" or can_emulate()
     if host == "xrt":
-        raise CheckpointError(f"the kernels cannot run this {config.architecture}: {objection}")
+        raise errors.CheckpointError(
+            f"the kernels cannot run this {config.architecture}: {objection}"
+        )
     logger.info("the C-simulation is called directly: %s", objection)
     return False
 
@@ -93,17 +252,17 @@ def open_cards(backend: KernelBackend, build: Build, config: DecoderConfig) -> O
     if backend.bitstream is not None:
         if build != "fast":
             allowed = "fast: a bitstream brings its own kernels"
-            raise ConfigError("engine.offload.build", build, allowed)
+            raise errors.ConfigError("engine.offload.build", build, allowed)
         try:
             path = backend.bitstream.expanduser()
         except RuntimeError as error:  # a user's folder, of a user that does not exist
-            raise BitstreamError(f"{backend.bitstream}: {error}") from error
+            raise errors.BitstreamError(f"{backend.bitstream}: {error}") from error
         return _with_bitstream(backend, path, config)
     if not wants_xrt(backend.host, config):
         return None
     try:
         return emulated(csim_container(build), backend.cards)
-    except (MissingToolError, BuildError, ConfigError) as error:
+    except (errors.MissingToolError, errors.BuildError, errors.ConfigError) as error:
         if backend.host != "auto":
             raise
         logger.warning("the C-simulation is called directly: %s", error)
@@ -128,12 +287,9 @@ def emulated(container: Path, cards: Sequence[int]) -> Opening:
         MissingToolError: without XRT, pybind11 or a compiler.
         BuildError: when something does not compile.
     """
-    module = emulated_pyxrt()
-    interfaces = kernel_interfaces()
     limits = CardLimits(start_s=EMULATED_START_S)
-    return Opening(
-        tuple(_setup(module, i, container, interfaces, limits, _no_reset) for i in cards), True
-    )
+    setups = _setups(emulated_pyxrt(), cards, container, limits, _no_reset)
+    return Opening(setups, is_emulated=True)
 
 
 def on_cards(
@@ -155,31 +311,30 @@ def on_cards(
     """
     mode = os.environ.get(MODE)
     if mode:
-        raise ConfigError(MODE, mode, "not set: the bitstream is for a card")
+        raise errors.ConfigError(MODE, mode, "not set: the bitstream is for a card")
     try:
         module = module or load_pyxrt()
-    except DriverError as error:
-        raise MissingToolError(str(error)) from error
+    except errors.DriverError as error:
+        raise errors.MissingToolError(str(error)) from error
     for index in backend.cards:
         try:
             card_name(module, index)
-        except DriverError as error:
+        except errors.DriverError as error:
             allowed = f"numbers of cards that XRT opens ({error})"
-            raise ConfigError("engine.offload.cards", index, allowed) from error
+            raise errors.ConfigError("engine.offload.cards", index, allowed) from error
 
     def check(name: str) -> None:
         if not same_platform(manifest.platform, name):
-            raise BitstreamError(f"{bitstream} is for {manifest.platform}, and the card is {name}")
+            raise errors.BitstreamError(
+                f"{bitstream} is for {manifest.platform}, and the card is {name}"
+            )
         if file_digest(bitstream) != manifest.sha256:
-            raise BitstreamError(f"{bitstream} is no longer the file that was checked")
+            raise errors.BitstreamError(f"{bitstream} is no longer the file that was checked")
 
     reset = reset_card if backend.may_reset else _refused_reset
-    interfaces, limits = kernel_interfaces(), CardLimits()
-    setups = (
-        _setup(module, index, bitstream, interfaces, limits, reset, check)
-        for index in backend.cards
+    return Opening(
+        _setups(module, backend.cards, bitstream, CardLimits(), reset, check), is_emulated=False
     )
-    return Opening(tuple(setups), False)
 
 
 def csim_container(build: Build) -> Path:
@@ -202,30 +357,32 @@ def csim_container(build: Build) -> Path:
             # Written each time: that takes a few ms, and no damaged file of before is used.
             write_container(path, kernel_interfaces(), library.read_bytes(), card_memory())
     except OSError as error:
-        raise BuildError(f"cannot write {path}: {error}") from error
+        raise errors.BuildError(f"cannot write {path}: {error}") from error
     return path
 
 
-def _setup(
+def _setups(
     module: ModuleType,
-    index: int,
+    cards: Sequence[int],
     bitstream: Path,
-    interfaces: Sequence[KernelInterface],
     limits: CardLimits,
     reset: Callable[[str], None],
     check: Callable[[str], None] | None = None,
-) -> CardSetup:
+) -> tuple[CardSetup, ...]:
+    interfaces = kernel_interfaces()
     tops = tuple(interface.top for interface in interfaces)
-
-    def open_card() -> OpenCard:
-        return OpenCard(module, index, bitstream, tops, check)
-
-    return CardSetup(index, open_card, reset, interfaces, limits)
+    openings = [partial(OpenCard, module, index, bitstream, tops, check) for index in cards]
+    return tuple(
+        CardSetup(index, opening, reset, interfaces, limits)
+        for index, opening in zip(cards, openings, strict=True)
+    )
 
 
 def _refused_reset(address: str) -> None:
     # The driver would end this process with all others that have the card open.
-    raise DriverError(f"card {address} is not reset from a process that it shares with a training")
+    raise errors.DriverError(
+        f"card {address} is not reset from a process that it shares with a training"
+    )
 
 
 def _no_reset(_address: str) -> None:

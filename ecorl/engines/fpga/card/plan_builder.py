@@ -15,6 +15,7 @@ from ecorl.engines.fpga.card.image import (
     BLOCK_ROWS,
     WORD,
     Bytes,
+    CardModel,
     PlacedLinear,
     PlacedModel,
     PlacedNorm,
@@ -22,27 +23,16 @@ from ecorl.engines.fpga.card.image import (
     code_words,
     words,
 )
-from ecorl.engines.fpga.card.plan import UNWRITTEN, At, CardModel, KernelPlan, KernelStart
-from ecorl.engines.fpga.card.tokens import ROW_FIELDS, TokenLayout
-from ecorl.engines.fpga.cycles.vector import token_beats
-from ecorl.engines.fpga.kernels.sequence import (
-    AFTER_ATTENTION,
-    BEFORE_ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINISH,
-    HEAD_PRODUCT,
-    LOGITS,
-    MHA,
-    REWARDS,
-    ROUTER,
-    SCORE_OPERATIONS,
-    VECTOR_OPERATIONS,
-    AttentionStep,
-    ProductStep,
-    ScoreStep,
-    VectorStep,
+from ecorl.engines.fpga.card.plan import (
+    ROW_FIELDS,
+    UNWRITTEN,
+    At,
+    KernelPlan,
+    KernelStart,
+    TokenLayout,
 )
+from ecorl.engines.fpga.cycles.vector import token_beats
+from ecorl.engines.fpga.kernels import sequence
 from ecorl.engines.fpga.numerics.formats import Scale
 from ecorl.engines.protocol import Int64
 
@@ -146,18 +136,18 @@ class _PlanBuilder:
         shape = self.model.config.shape
         self._need("x", self.layout.stride * words(shape.hidden_size) * WORD)
         self._set_attention()
-        self._vector(EMBEDDING, 0, self.layout.n_rows, _Constants())
+        self._vector(sequence.EMBEDDING, 0, self.layout.n_rows, _Constants())
         for index, layer in enumerate(self.model.placed.layers):
             last = index + 1 == shape.n_layers
             constants = _Constants(layer.norms, layer.linears)
             for t0, m in self._row_blocks(0):
-                self._rows(BEFORE_ATTENTION, t0, m, constants)
+                self._rows(sequence.BEFORE_ATTENTION, t0, m, constants)
             if last:
                 self.n_before = len(self.starts)
             self._attend(last)
             self.n_attended = len(self.starts)
             for t0, m in self._row_blocks(self.layout.first_wanted if last else 0):
-                self._rows(AFTER_ATTENTION, t0, m, constants)
+                self._rows(sequence.AFTER_ATTENTION, t0, m, constants)
 
     def rewards(self) -> None:
         """Add the head of a reward model."""
@@ -166,7 +156,9 @@ class _PlanBuilder:
         first = self.layout.first_wanted
         self._need("values", (self.layout.n_rows - first) * words(head.n) * WORD)
         for t0, m in self._row_blocks(first):
-            self._rows((FINAL_NORM, HEAD_PRODUCT, REWARDS), t0, m, constants)
+            self._rows(
+                (sequence.FINAL_NORM, sequence.HEAD_PRODUCT, sequence.REWARDS), t0, m, constants
+            )
 
     def logprobs(self, targets: Words, by: Scale) -> Int64:
         """Add the head of a language model.
@@ -183,7 +175,7 @@ class _PlanBuilder:
             own = slice(*np.searchsorted(rows, (t0, t0 + m)))
             n = int(own.stop - own.start)
             at[own] = n_results + np.arange(n)
-            self._rows([FINAL_NORM], t0, m, norm)
+            self._rows([sequence.FINAL_NORM], t0, m, norm)
             self._need("partials", len(head) * -(-m // BLOCK_ROWS) * PARTIAL_WORDS * WORD)
             self._score(t0, m, n, n_results, by)
             n_results += -(-n // OUTPUTS_A_WORD) * OUTPUTS_A_WORD
@@ -195,11 +187,15 @@ class _PlanBuilder:
     # ---- steps --------------------------------------------------------------------------------
 
     def _rows(
-        self, steps: Sequence[ProductStep | VectorStep], t0: int, m: int, constants: _Constants
+        self,
+        steps: Sequence[sequence.ProductStep | sequence.VectorStep],
+        t0: int,
+        m: int,
+        constants: _Constants,
     ) -> None:
         """Add steps for rows [t0, t0 + m)."""
         for step in steps:
-            if isinstance(step, ProductStep):
+            if isinstance(step, sequence.ProductStep):
                 self._multiply(constants.linears[step.linear], m)
             else:
                 self._vector(step, t0, m, constants)
@@ -218,12 +214,12 @@ class _PlanBuilder:
                 "w_high": piece.at,
                 "c": part * part_bytes,
             }
-            self._start(ProductStep, offsets, m=m, n=linear.n, k=piece.k)
+            self._start(sequence.ProductStep, offsets, m=m, n=linear.n, k=piece.k)
             first += piece.k
         self._need("codes", code_words(m, first) * WORD)
         self._need("acc", len(linear.slices) * part_bytes)
 
-    def _vector(self, step: VectorStep, t0: int, m: int, constants: _Constants) -> None:
+    def _vector(self, step: sequence.VectorStep, t0: int, m: int, constants: _Constants) -> None:
         """Add one start of vector_ops on rows [t0, t0 + m)."""
         model, shape = self.model, self.model.config.shape
         linear = None if step.linear is None else constants.linears[step.linear]
@@ -231,7 +227,7 @@ class _PlanBuilder:
         columns = step.columns(shape, 0 if linear is None else linear.n)
         exponents = (0, 0) if linear is None else linear.exponents
         task = self._task(
-            VECTOR_OPERATIONS.index(step.operation),
+            sequence.VECTOR_OPERATIONS.index(step.operation),
             0,
             2,
             m,
@@ -241,7 +237,7 @@ class _PlanBuilder:
             step.n_rotated_heads(shape),
             int(linear is not None and step.operation == "head" and linear.has_bias),
             0 if linear is None else linear.input_shift,
-            REWARD_BITS if step is REWARDS else model.fraction_bits,
+            REWARD_BITS if step is sequence.REWARDS else model.fraction_bits,
             exponents[0] if norm is None else norm.exponent,
             exponents[1] if step.operation == "gate" else 0,
             model.eps.m,
@@ -258,11 +254,11 @@ class _PlanBuilder:
             places[argument] = At(buffer, self._row_offset(buffer, t0, step))
         self.starts.append(KernelStart(step.kernel, places))
 
-    def _row_offset(self, buffer: str, t0: int, step: VectorStep) -> int:
+    def _row_offset(self, buffer: str, t0: int, step: sequence.VectorStep) -> int:
         """Where row t0 begins in a buffer, bytes; one that holds a block of rows begins with it."""
         shape, placed = self.model.config.shape, self.model.placed
         if buffer == "tables":  # that of the tokens comes first, that of the positions behind it
-            return 0 if step is EMBEDDING else placed.rope
+            return 0 if step is sequence.EMBEDDING else placed.rope
         if buffer == "values":
             return (t0 - self.layout.first_wanted) * words(placed.head[0].n) * WORD
         row_bytes = {
@@ -307,11 +303,11 @@ class _PlanBuilder:
                     "value_rows": values * 16,
                     "jobs": at_job,
                 }
-                self._start(ROUTER, offsets, n_jobs=len(jobs), d=d)
+                self._start(sequence.ROUTER, offsets, n_jobs=len(jobs), d=d)
             at_job += _aligned_bytes(jobs)
         scale = self.model.score_scale
         self._start(
-            MHA,
+            sequence.MHA,
             {"blocks": _aligned_bytes(self.blocks[0]) if last else 0},
             n_blocks=len(self.blocks[1 if last else 0]),
             d=d,
@@ -335,15 +331,15 @@ class _PlanBuilder:
             shift, exponent, parts = linear.input_shift, linear.exponents[0], len(linear.slices)
             fields = (m, linear.n, parts, shift, exponent, by.m, by.e, n, first_token, block)
             offsets = {"side": linear.side, "outputs": n_results * 16}
-            self._start_score(LOGITS, t0, offsets, fields)
+            self._start_score(sequence.LOGITS, t0, offsets, fields)
             first_token += linear.n
         last_fields = (m, 0, 1, 0, 0, 0, 0, n, 0, 0, len(head))
-        self._start_score(FINISH, t0, {"outputs": n_results * 16}, last_fields)
+        self._start_score(sequence.FINISH, t0, {"outputs": n_results * 16}, last_fields)
 
     def _start_score(
-        self, step: ScoreStep, t0: int, offsets: Mapping[str, int], fields: Sequence[int]
+        self, step: sequence.ScoreStep, t0: int, offsets: Mapping[str, int], fields: Sequence[int]
     ) -> None:
-        task = self._task(SCORE_OPERATIONS.index(step.operation), *fields)
+        task = self._task(sequence.SCORE_OPERATIONS.index(step.operation), *fields)
         places = {"task": task, **self._records(t0)}
         offsets = {**offsets, "outputs_out": offsets["outputs"]}
         self.starts.append(KernelStart(step.kernel, places | _places(step.buffers, offsets)))
@@ -351,7 +347,10 @@ class _PlanBuilder:
     # ---- starts -------------------------------------------------------------------------------
 
     def _start(
-        self, step: AttentionStep | type[ProductStep], offsets: Mapping[str, int], **scalars: int
+        self,
+        step: sequence.AttentionStep | type[sequence.ProductStep],
+        offsets: Mapping[str, int],
+        **scalars: int,
     ) -> None:
         places = _places(step.buffers, offsets)
         self.starts.append(KernelStart(step.kernel, {**places, **scalars}))

@@ -8,34 +8,245 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ecorl.engines.fpga.csim.library import CsimLibrary
-from ecorl.engines.fpga.csim.structs import Batch, DecoderMemory
+from ecorl.engines.fpga.csim.library import CsimLibrary, declare
 from ecorl.engines.fpga.int8_decoder import (
-    LOGPROB_BITS,
-    MAX_ROW,
-    REWARD_BITS,
     Decoder,
     DecodeRequest,
     Int32,
     fixed_results,
+    segments_of,
 )
-from ecorl.engines.fpga.numerics.formats import (
-    IntegerDecoder,
-    Tensors,
-    decoder_digest,
-    integer_decoder,
-    rope_tables,
-)
-from ecorl.engines.fpga.prefix_sharing import segments_of
+from ecorl.engines.fpga.kernels.sequence import HEAD_BLOCK, input_slices
+from ecorl.engines.fpga.numerics import formats
 from ecorl.engines.protocol import Float32, Int64
-from ecorl.errors import BuildError, EngineError
+from ecorl.errors import BuildError, ConfigError, EngineError
 
-__all__ = ["LOGPROB_BITS", "MAX_ROW", "REWARD_BITS", "Int8Decoder"]
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
+Indices = npt.NDArray[np.int64]
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = (
+        ("packed", ctypes.POINTER(_POINTER)),
+        *((name, _POINTER) for name in ("slice", "mantissa", "shift", "exponents", "bias")),
+        *((name, _INT) for name in ("n_slices", "n", "k", "segment", "input_shift")),
+    )
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = (("weight", _POINTER), ("exponent", _INT))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("attention_norm", _Norm),
+        ("mlp_norm", _Norm),
+        *((name, _Linear) for name in ("qkv", "output", "gate_up", "down")),
+    )
+
+
+class _Card(ctypes.Structure):
+    _fields_ = (
+        *((name, _INT) for name in ("n_heads", "n_kv_heads", "intermediate", "n_head_blocks")),
+        ("layers", ctypes.POINTER(_Layer)),
+        ("head", ctypes.POINTER(_Linear)),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        *((name, _INT) for name in ("n_cards", "n_layers", "hidden", "head_dim")),
+        *((name, _INT) for name in ("fraction_bits", "eps_m", "eps_e", "score_m", "score_e")),
+        ("cards", ctypes.POINTER(_Card)),
+        *((name, _POINTER) for name in ("embedding", "embedding_exponent", "cosine", "sine")),
+        ("final_norm", _Norm),
+        ("gate", ctypes.POINTER(_Linear)),
+        *((name, _INT) for name in ("n_gate_layers", "gate_m", "gate_e")),
+    )
+
+
+class Batch(ctypes.Structure):
+    """``decoder_batch`` of hls_kernels/sim/decoder.hpp."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("ids", "begin", "parent")),
+        ("n_segments", _INT),
+        ("outputs", _POINTER),
+        ("targets", _POINTER),
+        ("n_outputs", ctypes.c_int64),
+        ("gates", _POINTER),
+    )
+
+
+class DecoderMemory:
+    """``decoder_model`` of hls_kernels/sim/decoder.hpp, and the arrays that it points into.
+
+    Args:
+        decoder: the model.
+        library: packs the weights.
+        n_cards: simulated cards that share it.
+
+    Raises:
+        ConfigError: when the model cannot be split over that many cards.
+    """
+
+    def __init__(
+        self, decoder: formats.IntegerDecoder, library: CsimLibrary, n_cards: int = 1
+    ) -> None:
+        s = decoder.config.shape
+        for name, size in (("n_kv_heads", s.n_kv_heads), ("intermediate", s.intermediate_size)):
+            if n_cards < 1 or size % n_cards:
+                raise ConfigError("n_cards", n_cards, f"a divisor of the model's {name}, {size}")
+        self._library = library
+        self._keep: list[Any] = []
+        cards = (_Card * n_cards)(*(self._card(decoder, c, n_cards) for c in range(n_cards)))
+        self.model = _Model(
+            n_cards=n_cards,
+            n_layers=s.n_layers,
+            hidden=s.hidden_size,
+            head_dim=s.head_dim,
+            fraction_bits=decoder.fraction_bits,
+            eps_m=decoder.eps.m,
+            eps_e=decoder.eps.e,
+            score_m=decoder.score_scale.m,
+            score_e=decoder.score_scale.e,
+            cards=cards,
+            embedding=self._address(decoder.embedding),
+            embedding_exponent=self._address(decoder.embedding_exponent),
+            final_norm=self._norm(decoder.final_norm),
+        )
+        if decoder.gate is not None:
+            self._set_gate(decoder.gate)
+
+    def set_positions(self, cosine: npt.NDArray[np.int16], sine: npt.NDArray[np.int16]) -> None:
+        """Set the tables of positions; former ones stay in memory for running calls.
+
+        Args:
+            cosine: ``[positions, head_dim / 2] int16``.
+            sine: ``[positions, head_dim / 2] int16``.
+        """
+        self.model.cosine = self._address(cosine)
+        self.model.sine = self._address(sine)
+
+    def _set_gate(self, gate: formats.IntegerGate) -> None:
+        layers = [self._whole(layer, np.arange(len(layer.codes))) for layer in gate.layers]
+        self.model.gate = (_Linear * len(layers))(*layers)
+        self.model.n_gate_layers = len(layers)
+        self.model.gate_m, self.model.gate_e = gate.scale.m, gate.scale.e
+
+    def _card(self, decoder: formats.IntegerDecoder, card: int, n_cards: int) -> _Card:
+        s = decoder.config.shape
+        n_heads, n_kv = s.n_heads // n_cards, s.n_kv_heads // n_cards
+        inner = s.intermediate_size // n_cards
+        layers = (_Layer * s.n_layers)(
+            *(self._layer(layer, decoder, card, n_cards) for layer in decoder.layers)
+        )
+        n_blocks = -(-len(decoder.head.codes) // HEAD_BLOCK)
+        first, last = n_blocks * card // n_cards, n_blocks * (card + 1) // n_cards
+        if decoder.config.is_reward:
+            first, last = 0, 1 if card == 0 else 0
+        blocks = [self._head_block(decoder.head, b) for b in range(first, last)]
+        return _Card(
+            n_heads, n_kv, inner, len(blocks), layers, (_Linear * max(len(blocks), 1))(*blocks)
+        )
+
+    def _layer(
+        self, layer: formats.IntegerLayer, decoder: formats.IntegerDecoder, card: int, n_cards: int
+    ) -> _Layer:
+        s = decoder.config.shape
+        heads = _part(s.n_heads, card, n_cards)
+        kv = _part(s.n_kv_heads, card, n_cards)
+        inner = _part(s.intermediate_size, card, n_cards)
+        d = s.head_dim
+        n_heads, n_kv = s.n_heads, s.n_kv_heads
+        used = np.concatenate([heads, n_heads + kv, n_heads + n_kv + kv])
+        every = np.arange(s.hidden_size)
+        return _Layer(
+            self._norm(layer.attention_norm),
+            self._norm(layer.mlp_norm),
+            self._linear(layer.qkv, _channels(used, d), every, used, d),
+            self._linear(layer.output, every, _channels(heads, d)),
+            self._linear(
+                layer.gate_up,
+                np.concatenate([inner, s.intermediate_size + inner]),
+                every,
+                np.arange(2),
+                len(inner),
+            ),
+            self._linear(layer.down, every, inner),
+        )
+
+    def _head_block(self, head: formats.IntegerLinear, block: int) -> _Linear:
+        rows = np.arange(block * HEAD_BLOCK, min((block + 1) * HEAD_BLOCK, len(head.codes)))
+        return self._whole(head, rows)
+
+    def _whole(self, linear: formats.IntegerLinear, outputs: Indices) -> _Linear:
+        """Some outputs of a map with all of its inputs."""
+        return self._linear(linear, outputs, np.arange(linear.codes.shape[1]))
+
+    def _linear(
+        self,
+        linear: formats.IntegerLinear,
+        outputs: Indices,
+        inputs: Indices,
+        segments: Indices | None = None,
+        segment: int = 0,
+    ) -> _Linear:
+        """A card's part of a map: some outputs and some inputs, with the whole map's constants."""
+        codes = linear.codes[outputs]
+        if len(inputs) != codes.shape[1]:
+            codes = codes[:, inputs]
+        slices = input_slices(len(inputs))
+        packed = [
+            self._library.pack(np.ascontiguousarray(codes[:, first:last])) for first, last in slices
+        ]
+        self._keep.extend(packed)
+        exponents = linear.exponents if segments is None else linear.exponents[segments]
+        bias = None if linear.bias is None else self._address(linear.bias[outputs])
+        return _Linear(
+            packed=(_POINTER * len(packed))(*(p.data.ctypes.data for p in packed)),
+            slice=self._address(np.asarray([0, *(last for _, last in slices)], np.int32)),
+            mantissa=self._address(linear.mantissa[outputs]),
+            shift=self._address(linear.shift[outputs]),
+            exponents=self._address(exponents),
+            bias=bias,
+            n_slices=len(packed),
+            n=len(outputs),
+            k=len(inputs),
+            segment=segment or len(outputs),
+            input_shift=linear.input_shift,
+        )
+
+    def _norm(self, norm: formats.IntegerNorm) -> _Norm:
+        return _Norm(self._address(norm.weight), norm.exponent)
+
+    def _address(self, array: npt.NDArray[Any]) -> int:
+        kept = np.ascontiguousarray(array)
+        self._keep.append(kept)
+        return int(kept.ctypes.data)
+
+
+def _part(n: int, card: int, n_cards: int) -> Indices:
+    return np.arange(n * card // n_cards, n * (card + 1) // n_cards)
+
+
+def _channels(heads: Sequence[int] | Indices, d: int) -> Indices:
+    return (np.asarray(heads, np.int64)[:, None] * d + np.arange(d)).reshape(-1)
+
+
+_CALL = [_POINTER, _POINTER, _POINTER, _POINTER, _INT]
+_SIGNATURES = {
+    "decoder_gated_rewards": (_INT, _CALL),
+    "decoder_rewards": (_INT, _CALL),
+    "decoder_logprobs": (_INT, [_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, _INT]),
+    "decoder_hidden": (_INT, _CALL),
+}
 
 _FIRST_POSITIONS = 512
 _FAULTS = {
@@ -45,8 +256,6 @@ _FAULTS = {
     "32768, 256 heads and a vocabulary of 262144 at most",
 }
 """Error codes of the library's calls, in words."""
-
-_INT = ctypes.c_int32
 
 
 class Int8Decoder(Decoder):
@@ -69,7 +278,7 @@ class Int8Decoder(Decoder):
 
     def __init__(
         self,
-        tensors: Tensors,
+        tensors: formats.Tensors,
         library: CsimLibrary,
         threads: int = 1,
         *,
@@ -79,19 +288,22 @@ class Int8Decoder(Decoder):
         self.config = tensors.config
         self.threads = max(1, threads)
         self._library = library
-        _declare(library.handle)
+        try:
+            declare(library.handle, _SIGNATURES)
+        except AttributeError as error:
+            raise BuildError(f"the C-simulation library lacks the decoder: {error}") from error
         self._weight_bits, self._n_cards = weight_bits, n_cards
         self._growing = threading.Lock()
-        self._set_weights(integer_decoder(tensors, weight_bits=weight_bits))
+        self._set_weights(formats.integer_decoder(tensors, weight_bits=weight_bits))
 
-    def load(self, tensors: Tensors) -> str:
+    def load(self, tensors: formats.Tensors) -> str:
         """See `Decoder.load`."""
         self._check_shape(tensors)
-        decoder = integer_decoder(tensors, weight_bits=self._weight_bits)
+        decoder = formats.integer_decoder(tensors, weight_bits=self._weight_bits)
         self._set_weights(decoder)
-        return decoder_digest(decoder)
+        return formats.decoder_digest(decoder)
 
-    def _set_weights(self, decoder: IntegerDecoder) -> None:
+    def _set_weights(self, decoder: formats.IntegerDecoder) -> None:
         memory = DecoderMemory(decoder, self._library, self._n_cards)
         with self._growing:
             self.fraction_bits = decoder.fraction_bits
@@ -144,21 +356,5 @@ class Int8Decoder(Decoder):
             if length <= self._n_positions:
                 return
             n = max(_FIRST_POSITIONS, 1 << (length - 1).bit_length())
-            self._memory.set_positions(*rope_tables(self.config, n))
+            self._memory.set_positions(*formats.rope_tables(self.config, n))
             self._n_positions = n
-
-
-def _declare(handle: Any) -> None:
-    pointer = ctypes.c_void_p
-    signatures = {
-        "decoder_gated_rewards": [pointer, pointer, pointer, pointer, _INT],
-        "decoder_rewards": [pointer, pointer, pointer, pointer, _INT],
-        "decoder_logprobs": [pointer, pointer, _INT, _INT, pointer, pointer, _INT],
-        "decoder_hidden": [pointer, pointer, pointer, pointer, _INT],
-    }
-    try:
-        for name, arguments in signatures.items():
-            function: Callable[..., int] = getattr(handle, name)
-            function.restype, function.argtypes = _INT, arguments  # type: ignore[attr-defined]
-    except AttributeError as error:
-        raise BuildError(f"the C-simulation library lacks the decoder: {error}") from error

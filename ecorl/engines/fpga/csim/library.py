@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,9 @@ BURST_TILES, SETTLE_TRIPS = 16, 8
 MAX_K = 16_384
 MAX_DIM = 1 << 20
 _WORD_BYTES = 64
+_POINTER, _DIM, _COUNT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+
+Signatures = Mapping[str, tuple[Any, list[Any]]]
 _FAULT = 3  # of the library's calls: a dataflow region could not go on
 _ALIGNMENT = 64  # one 512-bit word: a packed tile never straddles two cache lines
 
@@ -127,7 +130,7 @@ class CsimLibrary:
         self.path = path
         try:
             self.handle = ctypes.CDLL(str(path))
-            _declare(self.handle)
+            declare(self.handle, _SIGNATURES)
         except (OSError, AttributeError) as error:
             raise BuildError(f"cannot use the C-simulation library {path}: {error}") from error
 
@@ -156,8 +159,14 @@ class CsimLibrary:
         Raises:
             ValueError: for a wrong dtype, rank or size.
         """
-        weight = _matrix(weight, "weight")
+        if weight.ndim != 2:
+            raise ValueError(f"weight has {weight.ndim} dimensions, want 2")
+        if weight.dtype != np.int8:
+            raise ValueError(f"weight is {weight.dtype}, want int8")
         n, k = weight.shape
+        if not (1 <= n <= MAX_DIM and 1 <= k <= MAX_K):
+            raise ValueError(f"weight is [{n}, {k}]: at most [{MAX_DIM}, {MAX_K}], at least 1")
+        weight = np.ascontiguousarray(weight)
         packed = _aligned_bytes(self.handle.gemm_int8_packed_bytes(n, k))
         self.handle.gemm_int8_pack(weight.ctypes.data, packed.ctypes.data, n, k)
         return PackedWeight(packed, n, k)
@@ -183,32 +192,26 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _declare(handle: Any) -> None:
-    pointer, dim, count = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "gemm_int8_packed_bytes": (count, [dim, dim]),
-        "gemm_int8_pack": (None, [pointer, pointer, dim, dim]),
-        "dataflow_report": (count, [pointer, count]),
-    }
+_SIGNATURES: Signatures = {
+    "gemm_int8_packed_bytes": (_COUNT, [_DIM, _DIM]),
+    "gemm_int8_pack": (None, [_POINTER, _POINTER, _DIM, _DIM]),
+    "dataflow_report": (_COUNT, [_POINTER, _COUNT]),
+}
+
+
+def declare(handle: Any, signatures: Signatures) -> None:
+    """Tell ctypes the results and arguments of a library's functions.
+
+    Args:
+        handle: of the library.
+        signatures: result and arguments, by name.
+
+    Raises:
+        AttributeError: the library lacks one.
+    """
     for name, (result, arguments) in signatures.items():
         function = getattr(handle, name)
         function.restype, function.argtypes = result, arguments
-
-
-def _matrix(array: Int8, name: str) -> Int8:
-    if array.ndim != 2:
-        raise ValueError(f"{name} has {array.ndim} dimensions, want 2")
-    return _checked(array, name, array.shape)
-
-
-def _checked(array: Int8, name: str, shape: tuple[int, ...]) -> Int8:
-    """The array, C-contiguous, or a ValueError that says what is wrong."""
-    rows, k = shape
-    if array.dtype != np.int8:
-        raise ValueError(f"{name} is {array.dtype}, want int8")
-    if not (1 <= rows <= MAX_DIM and 1 <= k <= MAX_K):
-        raise ValueError(f"{name} is [{rows}, {k}]: at most [{MAX_DIM}, {MAX_K}], at least 1")
-    return np.ascontiguousarray(array)
 
 
 def _aligned_bytes(n_bytes: int) -> Int8:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ecorl.engines.fpga.cycles.hbm import Memory
-from ecorl.engines.fpga.cycles.kernels import CallTotals
-from ecorl.engines.fpga.cycles.pipelines import depth
+from ecorl.engines.fpga.cycles.kernels import CallTotals, depth
 from ecorl.engines.fpga.cycles.vector import token_beats
 
 PAGE = 64

@@ -15,16 +15,10 @@ from itertools import pairwise
 
 from ecorl.devices import DeviceProfile
 from ecorl.engines.fpga.csim.library import TILE_K, TILE_N
-from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
 from ecorl.engines.fpga.cycles.attention import PAGE, page_beats
 from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS, WORD_BYTES
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
-from ecorl.engines.fpga.kernels.sequence import (
-    LAYER_LINEARS,
-    card_head,
-    input_slices,
-    linear_shapes,
-)
+from ecorl.engines.fpga.kernels import sequence
 from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import CheckpointError
 
@@ -104,9 +98,7 @@ class Resident:
 
 
 def place(
-    residents: Sequence[Resident],
-    profile: DeviceProfile,
-    weight_channels: int = WEIGHT_CHANNELS,
+    residents: Sequence[Resident], profile: DeviceProfile, weight_channels: int = WEIGHT_CHANNELS
 ) -> HbmLayout | None:
     """Place models and the buffers of their batches on a card's channels.
 
@@ -223,13 +215,13 @@ def _model_buffers(resident: Resident, weight_channels: int) -> list[Buffer]:
     s, config, name = resident.config.shape, resident.config, resident.name
     heads = s.n_heads + 2 * s.n_kv_heads
     n_head = 1 if config.is_reward else s.vocab_size
-    shapes = linear_shapes(s, n_head)
+    shapes = sequence.linear_shapes(s, n_head)
     found: list[Buffer] = []
     for i in range(s.n_layers):
-        for matrix in LAYER_LINEARS:
+        for matrix in sequence.LAYER_LINEARS:
             found += _stripes(name, f"{name} {i} {matrix}", *shapes[matrix], weight_channels)
     found += _stripes(name, f"{name} head", *shapes["head"], weight_channels)
-    outputs = heads * card_head(s.head_dim) + 2 * s.hidden_size + 2 * s.intermediate_size
+    outputs = heads * sequence.card_head(s.head_dim) + 2 * s.hidden_size + 2 * s.intermediate_size
     constants = s.n_layers * (_CHANNEL_WORDS * _words(outputs) + 2 * _words(s.hidden_size))
     constants += _CHANNEL_WORDS * _words(n_head) + _words(s.hidden_size)
     tables = s.vocab_size * (WORD_BYTES + _words(s.hidden_size, _TABLE_LANES))
@@ -240,7 +232,7 @@ def _model_buffers(resident: Resident, weight_channels: int) -> list[Buffer]:
 def _stripes(name: str, matrix: str, n: int, k: int, channels: int) -> list[Buffer]:
     """Cut a matrix in gemm_int8's tile order by tiles into one stripe a channel."""
     tiles = -(-n // TILE_N)
-    steps = sum(-(-(last - first) // TILE_K) for first, last in input_slices(k))
+    steps = sum(-(-(last - first) // TILE_K) for first, last in sequence.input_slices(k))
     cuts = [tiles * i // channels for i in range(channels + 1)]
     return [
         Buffer(f"{name}: {WEIGHTS}", matrix, (b - a) * steps * WORD_BYTES)
@@ -257,10 +249,10 @@ def _pieces(group: str, n_bytes: int) -> list[Buffer]:
 def _work_buffers(resident: Resident) -> dict[str, int]:
     """Bytes of each buffer that a batch needs beside the model."""
     s, batch = resident.config.shape, resident.batch
-    d, tokens, wanted = card_head(s.head_dim), sum(batch.lengths), sum(batch.wanted)
+    d, tokens, wanted = sequence.card_head(s.head_dim), sum(batch.lengths), sum(batch.wanted)
     qkv = (s.n_heads + 2 * s.n_kv_heads) * d
     pages = sum(-(-n // PAGE) for n in batch.lengths)
-    head = min(batch.head_rows, HEAD_BLOCK)
+    head = min(batch.head_rows, sequence.HEAD_BLOCK)
     widest = tokens * max(qkv, 2 * s.intermediate_size, s.hidden_size)
     codes = max(s.hidden_size, s.intermediate_size, qkv)
     return {

@@ -6,6 +6,10 @@ queries of one head and sequence, over pages of 64 keys up to the last query. Th
 with the wanted tokens only, and the head sees nothing else. A prompt that rows share is computed
 once. The vocabulary is cut into blocks of 2,048 outputs. Biases of queries, keys and values, which
 a `ModelShape` does not tell, are left out: they cost one more loop for each head.
+
+``kv_cache_router`` is here too. Keys, values and scales of a page are arranged by processes that
+run side by side, between those that load and those that store; for the assumptions see
+`ecorl.engines.fpga.cycles.kernels`.
 """
 
 from __future__ import annotations
@@ -14,30 +18,131 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
-from ecorl.engines.fpga.csim.structs import HEAD_BLOCK
-from ecorl.engines.fpga.cycles.attention import PAGE, MhaCall
-from ecorl.engines.fpga.cycles.kernels import GemmCall
-from ecorl.engines.fpga.cycles.router import RouterCall
-from ecorl.engines.fpga.cycles.score import ScoreCall
-from ecorl.engines.fpga.cycles.vector import VectorCall
-from ecorl.engines.fpga.kernels.sequence import (
-    AFTER_ATTENTION,
-    BEFORE_ATTENTION,
-    EMBEDDING,
-    FINAL_NORM,
-    FINISH,
-    HEAD_PRODUCT,
-    LOGITS,
-    REWARDS,
-    ProductStep,
-    VectorStep,
-    card_head,
-    input_slices,
-    linear_shapes,
-)
+from ecorl.engines.fpga.cycles.attention import PAGE, MhaCall, page_beats
+from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
+from ecorl.engines.fpga.cycles.kernels import CallTotals, GemmCall, ScoreCall, depth
+from ecorl.engines.fpga.cycles.vector import VectorCall, token_beats
+from ecorl.engines.fpga.kernels import sequence
 from ecorl.records import ModelShape
+
+_JOB_BYTES, _ENTRY_BYTES, _ROW_BYTES = 32, 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class RouterCounts:
+    """Loop counts of kv_cache_router, in the order of its counters."""
+
+    calls: int
+    pages_written: int
+    pages_copied: int
+    pages_shared: int
+    copy_cycles: int
+    row_cycles: int
+    emit_cycles: int
+    bytes_tokens: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouterCall:
+    """``kv_cache_router``: pages of equal heads for tokens ``[first, first + n)`` of a sequence.
+
+    Attributes:
+        d: head size on the card.
+        first: tokens before them, which a shared prompt has written: its whole pages are shared,
+            the page in which the two sequences diverge is copied.
+        n: tokens.
+        heads: whose pages follow one another.
+    """
+
+    kernel: ClassVar[str] = "kv_cache_router"
+    d: int
+    first: int
+    n: int
+    heads: int = 1
+
+    def counts(self) -> RouterCounts:
+        """Loop counts as the kernel's own counters have them."""
+        shared, kept = divmod(self.first, PAGE)
+        copied = self.heads * (1 if kept else 0)
+        jobs, parts, beats = self._jobs, token_beats(self.d), page_beats(self.d)
+        written = jobs - self.heads * shared
+        token_bytes = 2 * (parts * WORD_BYTES + _ROW_BYTES)
+        return RouterCounts(
+            calls=1,
+            pages_written=written,
+            pages_copied=copied,
+            pages_shared=self.heads * shared,
+            copy_cycles=copied * beats,
+            row_cycles=(written * PAGE - self.heads * kept) * parts,
+            emit_cycles=written * beats,
+            bytes_tokens=jobs * _JOB_BYTES + self._tokens * token_bytes,
+            bytes_read=copied * beats * WORD_BYTES,
+            bytes_written=written * beats * WORD_BYTES + jobs * _ENTRY_BYTES,
+        )
+
+    @property
+    def _jobs(self) -> int:
+        """Pages of all heads, shared ones among them."""
+        return self.heads * -(-(self.first + self.n) // PAGE)
+
+    @property
+    def _tokens(self) -> int:
+        """New tokens of all heads."""
+        return self.heads * self.n
+
+    def ports(self) -> dict[str, int]:
+        """Bytes through each memory port; pages are read and written through the same one."""
+        c, codes = self.counts(), self._tokens * token_beats(self.d) * WORD_BYTES
+        return {
+            "keys": codes,
+            "values": codes,
+            "key_rows": self._tokens * _ROW_BYTES,
+            "value_rows": self._tokens * _ROW_BYTES,
+            "jobs": self._jobs * _JOB_BYTES,
+            "pages": c.bytes_read + c.emit_cycles * WORD_BYTES,
+            "table": self._jobs * _ENTRY_BYTES,
+        }
+
+    def totals(self) -> CallTotals:
+        """See `KernelCall.totals`; its loops move codes and compute no row function."""
+        c = self.counts()
+        return CallTotals(moved_bytes=c.bytes_tokens + c.bytes_read + c.bytes_written)
+
+    def cycles(self, memory: Memory, ii: int) -> float:
+        """See `KernelCall.cycles`.
+
+        A call lasts as long as its slowest process; before it the first job is read, and codes for
+        it, of which the arrangement takes a page; after it the values and scales of the last page
+        are stored.
+        """
+        c, parts = self.counts(), token_beats(self.d)
+        processes = (
+            memory.loop(self._jobs, 1, ii, _JOB_BYTES),
+            memory.loop(c.copy_cycles, c.pages_copied, ii),
+            memory.loop(self._tokens * parts, c.pages_written, ii),
+            memory.loop(self._tokens, c.pages_written, ii, _ROW_BYTES),
+            self._arrange(c, ii),
+            memory.loop(c.emit_cycles, c.pages_written, ii),
+            memory.loop(self._jobs, 1, ii, _ENTRY_BYTES),
+        )
+        first = 2 * memory.latency_cycles + ii * PAGE * parts + depth("move", "control", "bank")
+        return first + max(processes) + ii * (page_beats(self.d) - self.d) + depth("move")
+
+    def _arrange(self, c: RouterCounts, ii: int) -> float:
+        """Cycles of the process of the keys; that of the values takes as many, the scales fewer.
+
+        A page's loops follow one another: codes of the page that is copied, codes of new tokens,
+        and those that leave.
+        """
+        trips = (c.pages_copied + c.pages_written) * self.d + c.row_cycles
+        loops = c.pages_copied + 2 * c.pages_written
+        banks = c.pages_written * depth("bank")
+        return ii * trips + loops * depth("move", "control") + banks + self._jobs
+
 
 Call: TypeAlias = GemmCall | VectorCall | RouterCall | MhaCall | ScoreCall
 
@@ -123,7 +228,7 @@ def kernel_starts(model: ModelShape, batch: BatchShape) -> int:
     A call of `token_calls` is one start. The router writes all heads and rows of a layer in one
     start, and rows that continue inside a page in one more, since an earlier start has written that
     page: these are the rows behind a shared prompt, and the tokens from a row's first wanted one
-    on, which are stored apart (`ecorl.engines.fpga.card.tokens`). Attention computes all blocks of
+    on, which are stored apart (`ecorl.engines.fpga.card.plan`). Attention computes all blocks of
     a layer in one start. A batch of more than `GROUP_TOKENS` tokens is cut into groups, each with
     all of these starts. Copies of a kernel are assumed to start together.
 
@@ -148,7 +253,7 @@ def _router_starts(batch: BatchShape) -> int:
     """Count the starts of the router in a layer: one more than a part waits for at most.
 
     A part that goes on inside a page waits for the one that began it
-    (`ecorl.engines.fpga.card.tokens`). A row's wanted tokens are assumed to end it.
+    (`ecorl.engines.fpga.card.plan`). A row's wanted tokens are assumed to end it.
     """
     most, prompt = 0, 0
     for first, n, wanted in zip(batch.firsts, batch.lengths, batch.wanted, strict=True):
@@ -179,26 +284,31 @@ def token_calls(
     """
     calls: list[tuple[Call, int]] = []
 
-    def add(steps: Sequence[ProductStep | VectorStep], m: int, times: int = 1, n: int = 1) -> None:
+    def add(
+        steps: Sequence[sequence.ProductStep | sequence.VectorStep],
+        m: int,
+        times: int = 1,
+        n: int = 1,
+    ) -> None:
         calls.extend((call, times) for step in steps for call in _step_calls(step, model, m, n))
 
-    add([EMBEDDING], n_tokens)
-    layer = (*BEFORE_ATTENTION, *AFTER_ATTENTION)
+    add([sequence.EMBEDDING], n_tokens)
+    layer = (*sequence.BEFORE_ATTENTION, *sequence.AFTER_ATTENTION)
     if model.n_layers > 1:
         add(layer, n_tokens, model.n_layers - 1)
-    add(BEFORE_ATTENTION, n_tokens)
-    add(AFTER_ATTENTION, n_wanted)
-    add([FINAL_NORM], n_wanted)
+    add(sequence.BEFORE_ATTENTION, n_tokens)
+    add(sequence.AFTER_ATTENTION, n_wanted)
+    add([sequence.FINAL_NORM], n_wanted)
     if head_rows == 1:
-        add([HEAD_PRODUCT, REWARDS], n_wanted)
+        add([sequence.HEAD_PRODUCT, sequence.REWARDS], n_wanted)
         return tuple(calls)
-    whole, last = divmod(head_rows, HEAD_BLOCK)
-    for n, times in ((HEAD_BLOCK, whole), (last, 1)):
+    whole, last = divmod(head_rows, sequence.HEAD_BLOCK)
+    for n, times in ((sequence.HEAD_BLOCK, whole), (last, 1)):
         if n and times:
-            add([HEAD_PRODUCT], n_wanted, times, n)
-            calls.append((ScoreCall(LOGITS.operation, n_wanted, n, n_results), times))
-    n_blocks = -(-head_rows // HEAD_BLOCK)
-    calls.append((ScoreCall(FINISH.operation, n_wanted, n_blocks, n_results), 1))
+            add([sequence.HEAD_PRODUCT], n_wanted, times, n)
+            calls.append((ScoreCall(sequence.LOGITS.operation, n_wanted, n, n_results), times))
+    n_blocks = -(-head_rows // sequence.HEAD_BLOCK)
+    calls.append((ScoreCall(sequence.FINISH.operation, n_wanted, n_blocks, n_results), 1))
     return tuple(calls)
 
 
@@ -213,7 +323,7 @@ def attention_calls(model: ModelShape, batch: BatchShape) -> Calls:
         Each call with how often it occurs; rows of one length and first position are one entry.
     """
     calls: list[tuple[Call, int]] = []
-    d, heads, kv_heads = card_head(model.head_dim), model.n_heads, model.n_kv_heads
+    d, heads, kv_heads = sequence.card_head(model.head_dim), model.n_heads, model.n_kv_heads
     for (first, n), times in Counter(zip(batch.firsts, batch.lengths, strict=True)).items():
         if n:
             calls.append((RouterCall(d, first, n, kv_heads), model.n_layers * times))
@@ -227,21 +337,16 @@ def attention_calls(model: ModelShape, batch: BatchShape) -> Calls:
 
 
 def _step_calls(
-    step: ProductStep | VectorStep, model: ModelShape, m: int, head_rows: int
+    step: sequence.ProductStep | sequence.VectorStep, model: ModelShape, m: int, head_rows: int
 ) -> list[Call]:
     """The calls of one step for m token rows: a product has one for each slice of its inputs."""
-    shapes = linear_shapes(model, head_rows)
+    shapes = sequence.linear_shapes(model, head_rows)
     n, k = shapes[step.linear] if step.linear is not None else (0, 0)
-    slices = [last - first for first, last in input_slices(k)]
-    if isinstance(step, ProductStep):
+    slices = [last - first for first, last in sequence.input_slices(k)]
+    if isinstance(step, sequence.ProductStep):
         return [GemmCall(m, n, size) for size in slices]
     return [
         VectorCall(
-            step.operation,
-            m,
-            step.columns(model, n),
-            head=step.head(model),
-            rotated=step.n_rotated_heads(model),
-            parts=len(slices) or 1,
+            step.operation, m, step.columns(model, n), head=step.head(model), parts=len(slices) or 1
         )
     ]

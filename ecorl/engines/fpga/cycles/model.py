@@ -173,11 +173,6 @@ class CycleModel:
             ii=ii,
         )
 
-    @property
-    def n_arrays(self) -> int:
-        """Arrays of gemm_int8, and copies of every other kernel."""
-        return self.card.n_arrays
-
     def batch(self, batch: BatchShape) -> CardTime:
         """Modelled time and energy of one batch; all zero for an empty one."""
         return _batch_time(self.model, self.card, batch)

@@ -11,22 +11,73 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ecorl.engines.fpga.cycles.chain import Chain
 from ecorl.engines.fpga.cycles.hbm import WORD_BYTES, Memory
-from ecorl.engines.fpga.cycles.kernels import CallTotals
-from ecorl.engines.fpga.cycles.pipelines import depth
-from ecorl.engines.fpga.cycles.products import (
+from ecorl.engines.fpga.cycles.kernels import (
     BLOCK_ROWS,
+    CHANNEL_WORDS,
+    CallTotals,
     arranged_pause,
     arranged_runs,
     arranged_steps,
+    depth,
     product_runs,
     words_of,
 )
 from ecorl.engines.fpga.kernels.sequence import VectorOperation
 
-CHANNEL_WORDS = 3
-"""Words of constants for 16 channels: mantissas, shifts, biases."""
+
+class Chain:
+    """Processes in the order in which words pass them.
+
+    FIFOs between them are assumed to be deep enough that none waits for the one behind it for lack
+    of room.
+    """
+
+    def __init__(self) -> None:
+        self._begin = 0.0
+        self._work: list[tuple[float, float, int]] = []  # begin, duration, first stage behind it
+        self._tails: list[float] = []
+        self._beside = 0.0
+
+    def stage(self, busy: float, lead: float, tail: float, ready: float = 0.0) -> None:
+        """Add the next process.
+
+        Args:
+            busy: from its first word in to its last word out, if it never waits.
+            lead: from its first word in to its first word out.
+            tail: from its last word in to its last word out.
+            ready: cycles after which it can begin at the earliest.
+        """
+        begin = max(self._begin, ready)
+        self._tails.append(tail)
+        self._work.append((begin, busy, len(self._tails)))
+        self._begin = begin + lead
+
+    def feed(self, busy: float) -> None:
+        """Add a process beside the chain whose words the next stage takes.
+
+        Args:
+            busy: cycles for all that it does, from the beginning on.
+        """
+        self._work.append((0.0, busy, len(self._tails)))
+
+    def take(self, busy: float, tail: float) -> None:
+        """Add a process that takes what the last stage gives, beside those that follow.
+
+        Args:
+            busy: cycles for all that it does, from its first word on.
+            tail: from its last word in to its end.
+        """
+        self._beside = max(self._beside, self._begin + busy, self._until() + tail)
+
+    def cycles(self) -> float:
+        """Cycles from the beginning to the end of the last process."""
+        return max(self._beside, self._until())
+
+    def _until(self) -> float:
+        """When the last word of the last stage leaves."""
+        return max((b + busy + sum(self._tails[i:]) for b, busy, i in self._work), default=0.0)
+
 
 _PAIR_LAG = 8  # words from a word to its partners in RoPE
 _STEP_CODES, _TABLE_LANES, _MAX_SLICE = 4, 32, 16_384
@@ -72,8 +123,6 @@ class VectorCall:
         m: rows.
         n: columns; of one half for ``gate``.
         head: size of a head on the card, for ``head`` and ``context``.
-        rotated: heads that RoPE rotates, for ``head``.
-        has_bias: for ``head``.
         parts: sums to be added first.
         stages: first and last stage, for ``gate`` and ``context``.
     """
@@ -83,8 +132,6 @@ class VectorCall:
     m: int
     n: int
     head: int = 0
-    rotated: int = 0
-    has_bias: bool = False
     parts: int = 1
     stages: tuple[int, int] = (0, 2)
 
@@ -261,7 +308,7 @@ class VectorCall:
 
         The longest process, after those before it have given their first words and before those
         behind it have passed its last ones on. Depths are those of simulated RTL
-        (`ecorl.engines.fpga.cycles.pipelines`); all operations go through one pipe, so each look
+        (`ecorl.engines.fpga.cycles.kernels`); all operations go through one pipe, so each look
         has the depth of its longest operation.
         """
         c, chain = self.counts(), Chain()

@@ -42,9 +42,57 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ecorl.devices import DeviceProfile, load_profile
-from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import KernelInterface
 from ecorl.errors import BuildError, ConfigError
+
+PORTS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "low": (("gemm_int8", "w_low"),),
+    "high": (("gemm_int8", "w_high"),),
+    "sides": (("vector_ops", "side"), ("score_aggregator", "side")),
+    "tables": (("vector_ops", "table"),),
+    "rows": (
+        ("vector_ops", "rows"),
+        ("vector_ops", "rows_out"),
+        ("score_aggregator", "rows"),
+        ("score_aggregator", "rows_out"),
+    ),
+    "tasks": (("vector_ops", "task"), ("score_aggregator", "task")),
+    "x": (("vector_ops", "x"), ("vector_ops", "y")),
+    "values": (("vector_ops", "y"),),
+    "codes": (("vector_ops", "codes"), ("gemm_int8", "a")),
+    "acc": (("gemm_int8", "c"), ("vector_ops", "acc"), ("score_aggregator", "acc")),
+    "heads": (
+        ("vector_ops", "codes"),
+        ("kv_cache_router", "keys"),
+        ("kv_cache_router", "values"),
+        ("mha_int8", "queries"),
+    ),
+    "scales": (
+        ("vector_ops", "scales"),
+        ("kv_cache_router", "key_rows"),
+        ("kv_cache_router", "value_rows"),
+        ("mha_int8", "rows"),
+    ),
+    "jobs": (("kv_cache_router", "jobs"),),
+    "pages": (("kv_cache_router", "sources"), ("kv_cache_router", "pages"), ("mha_int8", "pages")),
+    "table": (("kv_cache_router", "table"), ("mha_int8", "table")),
+    "blocks": (("mha_int8", "blocks"),),
+    "context": (("mha_int8", "context"), ("vector_ops", "acc")),
+    "results": (("mha_int8", "results"), ("vector_ops", "side")),
+    "outputs": (("score_aggregator", "outputs"), ("score_aggregator", "outputs_out")),
+    "partials": (("score_aggregator", "partials"), ("score_aggregator", "partials_out")),
+}
+"""By buffer of a forward: pairs of kernel and argument. All of them are wired to the same bank, or
+there would be no place for the buffer."""
+
+INPUTS = ("rows", "jobs", "blocks", "tasks", "outputs")
+"""Buffers that the host writes for each group of rows; only kernels write the others."""
+
+SLOTS = 2
+SLOTTED = frozenset((*INPUTS, "values"))
+"""Buffers with `SLOTS` copies: while the card computes one group, the host writes the next group's
+inputs and reads the last one's results in the other copy."""
+
 
 CARD = "u55c"
 """Profile of the card that the map is for."""
@@ -92,55 +140,34 @@ CODES = Bank("codes", 29, 29)
 RESIDUAL = Bank("residual stream, rewards", 30, 30)
 LISTS = Bank("pages of a layer, tasks, rows, constants, scales, page tables, results", 31, 31)
 
-BANKS = (WEIGHTS_LOW, WEIGHTS_HIGH, PRODUCTS, CODES, RESIDUAL, LISTS)
-
-WIRING: dict[str, dict[str, Bank]] = {
-    "gemm_int8": {"a": CODES, "w_low": WEIGHTS_LOW, "w_high": WEIGHTS_HIGH, "c": PRODUCTS},
-    "vector_ops": {
-        "task": LISTS,
-        "acc": PRODUCTS,
-        "x": RESIDUAL,
-        "side": LISTS,
-        "table": WEIGHTS_LOW,
-        "rows": LISTS,
-        "codes": CODES,
-        "y": RESIDUAL,
-        "rows_out": LISTS,
-        "scales": LISTS,
-    },
-    "kv_cache_router": {
-        "keys": CODES,
-        "values": CODES,
-        "key_rows": LISTS,
-        "value_rows": LISTS,
-        "jobs": LISTS,
-        "sources": LISTS,
-        "pages": LISTS,
-        "table": LISTS,
-    },
-    "mha_int8": {
-        "blocks": LISTS,
-        "rows": LISTS,
-        "queries": CODES,
-        "table": LISTS,
-        "pages": LISTS,
-        "context": PRODUCTS,
-        "results": LISTS,
-    },
-    "score_aggregator": {
-        "task": LISTS,
-        "acc": PRODUCTS,
-        "side": LISTS,
-        "rewards": RESIDUAL,
-        "rows": LISTS,
-        "outputs": LISTS,
-        "partials": LISTS,
-        "rows_out": LISTS,
-        "outputs_out": LISTS,
-        "partials_out": LISTS,
-    },
+BUFFERS: Mapping[Bank, tuple[str, ...]] = {
+    CODES: ("codes", "heads"),
+    WEIGHTS_LOW: ("low", "tables"),
+    WEIGHTS_HIGH: ("high",),
+    PRODUCTS: ("acc", "context"),
+    LISTS: (
+        *("rows", "tasks", "sides", "scales", "results"),
+        *("jobs", "pages", "table", "blocks", "outputs", "partials"),
+    ),
+    RESIDUAL: ("x", "values"),
 }
-"""Bank of each memory argument, by kernel and argument. A new argument needs an entry here."""
+"""Buffers of each bank. A new buffer needs an entry here."""
+
+BANKS = tuple(BUFFERS)
+
+
+def _wiring() -> dict[str, dict[str, Bank]]:
+    """Each argument is wired to the bank of the buffers that it is passed."""
+    # No forward on a card passes this argument a buffer.
+    wiring = {"score_aggregator": {"rewards": RESIDUAL}}
+    for bank, buffers in BUFFERS.items():
+        for kernel, argument in (port for buffer in buffers for port in PORTS[buffer]):
+            wiring.setdefault(kernel, {})[argument] = bank
+    return wiring
+
+
+WIRING = _wiring()
+"""Bank of each memory argument, by kernel and argument."""
 
 REGIONS = {
     "gemm_int8": "SLR0",
@@ -211,15 +238,13 @@ def card_memory(profile: DeviceProfile | None = None) -> BankMap:
 
 def bank_of(buffer: str) -> str:
     """Name of the bank that holds a buffer."""
-    kernel, argument = PORTS[buffer][0]
-    return WIRING[kernel][argument].group
+    return next(bank.group for bank, buffers in BUFFERS.items() if buffer in buffers)
 
 
 def bank_capacities() -> dict[str, int]:
     """Bytes of each bank of the U55C, by its name."""
     channel_bytes = card_memory().channel_bytes
-    banks = [bank for arguments in WIRING.values() for bank in arguments.values()]
-    return {bank.group: len(bank.channels) * channel_bytes for bank in banks}
+    return {bank.group: len(bank.channels) * channel_bytes for bank in BANKS}
 
 
 def bytes_by_bank(sizes: Mapping[str, int]) -> dict[str, int]:

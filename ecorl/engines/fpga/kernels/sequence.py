@@ -7,7 +7,7 @@ C-simulation's forwards go too; here each gets its buffers and columns.
 for each layer `BEFORE_ATTENTION`, `ATTENTION` and `AFTER_ATTENTION`, then the head. The last layer
 computes `AFTER_ATTENTION` for the wanted tokens only, and the head sees no others.
 
-Names of buffers are those of `ecorl.engines.fpga.kernels.buffers`, names of arguments those of the
+Names of buffers are those of `ecorl.engines.fpga.kernels.banks`, names of arguments those of the
 kernels' C++ functions.
 """
 
@@ -33,6 +33,9 @@ ScoreOperation = Literal["logits", "finish"]
 
 VECTOR_OPERATIONS: tuple[VectorOperation, ...] = get_args(VectorOperation)
 SCORE_OPERATIONS: tuple[ScoreOperation, ...] = get_args(ScoreOperation)
+
+HEAD_BLOCK = 2048
+"""Outputs of the vocabulary that the kernels sum together."""
 
 HEAD_UNIT = 16
 """The values of an attention head are padded to a multiple of this on the card."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,26 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorError, RayError
 
-from ecorl.engines.lanes.cluster.weights import CheckpointManifest, files_of, manifest_of
-from ecorl.engines.lanes.cluster.worker import WorkerAnswer, WorkerLife
-from ecorl.engines.lanes.messages import Fault, Ready, error_of
-from ecorl.engines.lanes.threaded import EngineEnd, LaneJob, Result, fail, failed_future
+from ecorl.engines.lanes.cluster.worker import (
+    CheckpointManifest,
+    WorkerAnswer,
+    WorkerLife,
+    files_of,
+    manifest_of,
+)
+from ecorl.engines.lanes.threaded import (
+    EngineEnd,
+    EngineFacts,
+    Fault,
+    LaneJob,
+    Result,
+    error_of,
+    fail,
+    failed_future,
+)
 from ecorl.engines.protocol import LogprobResult, Refresh, ScoreBatch, ScoreResult
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, EngineTimeout
-from ecorl.records import FaultKind, ModelShape, Stage
+from ecorl.records import FaultKind, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +58,7 @@ _DEAD = (ActorDiedError, ActorUnschedulableError)
 """What Ray raises for a worker that it will not start again, or has no machine for."""
 
 
-class RayEngine:
+class RayEngine(EngineFacts):
     """Sends batches to one accelerator worker; see `ecorl.engines.lanes.threaded.AsyncEngine`.
 
     The constructor returns when the worker has loaded the model.
@@ -61,14 +73,6 @@ class RayEngine:
         UserError: as raised in the worker, e.g. `CheckpointError`.
         EngineError: when the worker could not be started in time.
     """
-
-    name: str
-    device: str
-    model: ModelShape
-    row_invariant: bool
-    card_bytes: int | None
-    host: str | None
-    card_banks: Mapping[str, int] | None
 
     def __init__(self, worker: Any, stage: Stage, checkpoint: Path, start_s: float) -> None:
         self.stage = stage
@@ -179,12 +183,8 @@ class RayEngine:
 
     def _adopt(self, told: WorkerAnswer) -> None:
         """Take over what a worker that has loaded its engine tells of it."""
-        ready = told.outcome
-        if isinstance(ready, Ready):
-            self.name, self.device = ready.name, ready.device
-            self.model, self.row_invariant = ready.model, ready.row_invariant
-            self.card_bytes, self.host = ready.card_bytes, ready.host
-            self.card_banks = ready.card_banks
+        if isinstance(told.outcome, EngineFacts):
+            self.take_over(told.outcome)
         self._life, self._ready = told.life, True
 
     def _send(self, job: LaneJob, call: Any) -> None:
@@ -210,7 +210,7 @@ class RayEngine:
             own = outcome.report.span_s or told.span_s
             report = replace(outcome.report, span_s=own)
             outcome = replace(outcome, report=report)
-        if isinstance(outcome, Ready):
+        if isinstance(outcome, EngineFacts):
             outcome = Fault(FaultKind.ENGINE_CRASHED, "the worker gave no answer to a batch", {})
         self._finish(job, error_of(outcome) if isinstance(outcome, Fault) else outcome)
 
@@ -281,7 +281,7 @@ class RayEngine:
             self._ask_later(error, limit_s)
             return
         told: WorkerAnswer = done.result()
-        if not isinstance(told.outcome, Ready):
+        if not isinstance(told.outcome, EngineFacts):
             self._await_restart()  # it is there, and cannot load its model
         elif self._meet(told.life):
             with self._lock:

@@ -31,7 +31,7 @@ def window(energy_j, time_s=2.0, n_calls=10):
         ("gpu0",), 0.0, time_s, energy_j, power_w, energy_j, energy_j and 1.02 * energy_j, 20, 1.0,
         EnergyMethod.COUNTER, Provenance.MEASURED,
     )  # fmt: skip
-    return Window(time_s, n_calls, energy, BoardState(1.9e9, 2.6e9, 50.0, 4))
+    return Window(time_s, n_calls, energy, BoardState(1.9e9, 50.0, 4))
 
 
 def by_id(figures):

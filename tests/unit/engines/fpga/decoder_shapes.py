@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.engines.models.checkpoint import DecoderConfig, Rope
+from ecorl.engines.models.decoder_config import DecoderConfig, Rope
 from ecorl.records import ModelShape
 
 

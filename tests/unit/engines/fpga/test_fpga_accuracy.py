@@ -7,7 +7,7 @@ import pytest
 from int8_models import LMS, REWARDS, batch_of, decoder, float_logprobs, rows_of
 
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.numerics.quantise import quantise_weight
+from ecorl.engines.fpga.numerics.formats import quantise_weight
 from ecorl.records import Stage
 
 RELATIVE_ERROR = 0.06

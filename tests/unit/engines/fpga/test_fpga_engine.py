@@ -18,8 +18,9 @@ from int8_models import (
     same_bits,
 )
 
-from ecorl.engines.fpga.csim.decoder import MAX_ROW, Int8Decoder
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.engine import FpgaEngine, card_bytes
+from ecorl.engines.fpga.int8_decoder import MAX_ROW
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.engines.protocol import InferenceEngine
 from ecorl.engines.validate import check_logprobs, check_score

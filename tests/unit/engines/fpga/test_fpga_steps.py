@@ -9,7 +9,7 @@ from int8_models import VOCAB, batch_of, rows_of, same_bits
 from ecorl.devices import load_profile
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.prefix_sharing import segments_of
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.errors import EngineError
 from ecorl.records import Provenance, Stage
 

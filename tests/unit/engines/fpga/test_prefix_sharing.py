@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga import prefix_sharing as module
-from ecorl.engines.fpga.prefix_sharing import segments_of
+from ecorl.engines.fpga import int8_decoder as module
+from ecorl.engines.fpga.int8_decoder import segments_of
 
 
 def rebuilt(found, row):

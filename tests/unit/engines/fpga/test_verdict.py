@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.validation.rank_flips import study_of
 from ecorl.engines.fpga.verdict import (
     VERDICT_FILE,
     checkpoint_digest,
     judge,
     obey,
+    study_of,
     write_verdict,
 )
 from ecorl.engines.models.checkpoint import load_decoder

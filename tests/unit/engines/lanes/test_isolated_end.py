@@ -16,9 +16,9 @@ import psutil
 import pytest
 from toy_process import HANG, LIMITS, alive, running, spec, until
 
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.process import EngineProcess
+from ecorl.engines.lanes.isolated import EngineProcess
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
+from tests.fakes.blocking_engine import HostLimits, IsolatedEngine
 
 REPO = Path(__file__).resolve().parents[4]
 
@@ -129,7 +129,7 @@ SCRIPT = """
     from pathlib import Path
     import numpy as np
     from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-    from ecorl.engines.lanes.messages import EngineSpec
+    from ecorl.engines.lanes.threaded import EngineSpec
     from ecorl.engines.protocol import ScoreBatch
     from ecorl.records import Stage
 

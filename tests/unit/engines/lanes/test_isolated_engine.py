@@ -11,11 +11,11 @@ import pytest
 from toy_process import EXIT, HANG, LOSE, OWN, RAISE, alive, running, until
 
 from ecorl.config import FaultInjection
-from ecorl.engines.lanes.isolated import HostLimits
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.engines.protocol import InferenceEngine
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import Stage
+from tests.fakes.blocking_engine import HostLimits
 
 pytestmark = pytest.mark.usefixtures("toy_path", "no_process_left")
 
@@ -51,11 +51,11 @@ def test_the_lane_keeps_its_order_and_shows_its_depth(make_rows):
         )
         assert until(lambda: len(done) == 20)
         assert done == sorted(done)
-        assert len(engine._jobs) == 0
+        assert len(engine._jobs._jobs) == 0
         hung = [engine.submit(make_rows([HANG])) for _ in range(3)]
-        assert len(engine._jobs) == 3
+        assert len(engine._jobs._jobs) == 3
         engine.cancel_and_restart()
-        assert len(engine._jobs) == 0
+        assert len(engine._jobs._jobs) == 0
         assert all(isinstance(f.exception(1), EngineTimeout) for f in hung)
 
 

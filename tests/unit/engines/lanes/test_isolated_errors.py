@@ -8,8 +8,7 @@ import shutil
 import pytest
 from toy_process import LIMITS, spec
 
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec, error_of, fault_of
+from ecorl.engines.lanes.threaded import EngineSpec, error_of, fault_of
 from ecorl.engines.registry import make_engine
 from ecorl.errors import (
     CheckpointError,
@@ -19,6 +18,7 @@ from ecorl.errors import (
     MissingToolError,
 )
 from ecorl.records import Stage
+from tests.fakes.blocking_engine import HostLimits, IsolatedEngine
 
 pytestmark = pytest.mark.usefixtures("toy_path", "no_process_left")
 

@@ -10,7 +10,7 @@ from ecorl.child_process import SIMULATOR
 from ecorl.engines import host_main
 from ecorl.engines.fpga.card.backend import KernelBackend
 from ecorl.engines.lanes.cluster import worker
-from ecorl.engines.lanes.messages import EngineSpec, StartEngine
+from ecorl.engines.lanes.threaded import EngineSpec, StartEngine
 from ecorl.records import Stage
 
 CSIM = {"backend": KernelBackend()}

@@ -80,11 +80,11 @@ def test_a_stuck_call_makes_it_unavailable_until_it_returns(gate, make_rows):
     engine = ThreadedEngine(gate)
     futures = [engine.submit(make_rows([n])) for n in (1, 2)]
     assert gate.entered.wait(5)
-    assert len(engine._jobs) == 2
+    assert len(engine._jobs._jobs) == 2
     engine.cancel_and_restart()
     assert all(isinstance(f.exception(1), EngineTimeout) for f in futures)
     assert not engine.available
-    assert len(engine._jobs) == 0
+    assert len(engine._jobs._jobs) == 0
     assert isinstance(engine.submit(make_rows([3])).exception(1), EngineCrashed)
     gate.open.set()
     for _ in range(500):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from ecorl.engines.lanes.isolated import HostLimits, IsolatedEngine
-from ecorl.engines.lanes.messages import EngineSpec
+from ecorl.engines.lanes.threaded import EngineSpec
 from ecorl.records import Stage
+from tests.fakes.blocking_engine import HostLimits, IsolatedEngine
 
 RAISE, HANG, EXIT, LOSE, OWN = 9001, 9002, 9003, 9004, 9005
 LIMITS = HostLimits(start_s=30.0, call_s=30.0, max_restarts=3, backoff_s=0.02, close_s=2.0)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from checkpoint_files import write_checkpoint
 
-from ecorl.engines.models.checkpoint import load_decoder, read_shape
-from ecorl.engines.models.safetensors_file import read_header
+from ecorl.engines.models.checkpoint import load_decoder, read_header
+from ecorl.engines.models.decoder_config import read_shape
 from ecorl.errors import CheckpointError
 
 

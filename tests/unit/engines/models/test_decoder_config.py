@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from checkpoint_files import CONFIG, LLAMA3, write_checkpoint
 
-from ecorl.engines.lanes.messages import error_of, fault_of
-from ecorl.engines.models.checkpoint import Rope, load_decoder, read_config
-from ecorl.engines.models.decoder_config import unsupported_reason
+from ecorl.engines.lanes.threaded import error_of, fault_of
+from ecorl.engines.models.checkpoint import load_decoder
+from ecorl.engines.models.decoder_config import Rope, read_config, unsupported_reason
 from ecorl.errors import CheckpointError, UnsupportedModel
 
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}

@@ -11,8 +11,8 @@ from ecorl.devices import load_profile
 from ecorl.engines.fpga.cycles.model import BatchShape, CycleModel
 from ecorl.engines.fpga.engine import FpgaEngine, card_bytes
 from ecorl.engines.fpga.numerics.formats import LOG2_E, integer_decoder
-from ecorl.engines.models.checkpoint import load_decoder, read_shape
-from ecorl.engines.models.decoder_config import read_config
+from ecorl.engines.models.checkpoint import load_decoder
+from ecorl.engines.models.decoder_config import read_config, read_shape
 from ecorl.engines.models.equalise import equalised
 from ecorl.engines.models.gating import LLAMA3_PATTERN, Gating
 from ecorl.engines.torch.engine import TorchEngine

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from ecorl.engines.models.text_survival import survives_text
+from ecorl.engines.models.text_tokenizer import survives_text
 from ecorl.errors import CheckpointError
 
 TEXT = ["The policy writes a text, and the reward model reads it: 3 + 4 = 7. Übrigens!"] * 5

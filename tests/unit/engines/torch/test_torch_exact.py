@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ecorl.engines.models.checkpoint import read_shape
+from ecorl.engines.models.decoder_config import read_shape
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.torch.engine import TorchEngine
 from ecorl.engines.torch.loading import shape_of

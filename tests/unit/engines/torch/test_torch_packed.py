@@ -13,7 +13,7 @@ import pytest
 from ecorl.engines.packing import COMPARED_EVERY, PackedTokens
 from ecorl.engines.protocol import EngineReport, ScoreBatch, ScoreResult
 from ecorl.engines.torch.engine import TorchEngine
-from ecorl.engines.torch.positions import follows_batch_length, has_relative_positions
+from ecorl.engines.torch.padding import follows_batch_length, has_relative_positions
 from ecorl.engines.validate import check_batch, check_result
 from ecorl.errors import EngineError
 from ecorl.records import Provenance, Stage

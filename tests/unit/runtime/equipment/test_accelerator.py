@@ -9,7 +9,7 @@ import pytest
 from ecorl.config import Config
 from ecorl.devices import load_profile
 from ecorl.drivers.nvml import NvmlDriver
-from ecorl.engines.torch import devices as torch_devices
+from ecorl.engines.torch import loading
 from ecorl.errors import ConfigError
 from ecorl.records import Stage
 from ecorl.runtime.equipment import accelerator
@@ -192,6 +192,6 @@ def test_the_processor_of_the_host_is_no_gpu():
 
 
 def test_uuids_are_written_as_nvml_writes_them(cuda):
-    assert torch_devices.nvml_name("12ab") == "GPU-12ab"
-    assert torch_devices.nvml_name("MIG-12ab") == "MIG-12ab"
+    assert loading.nvml_name("12ab") == "GPU-12ab"
+    assert loading.nvml_name("MIG-12ab") == "MIG-12ab"
     assert accelerator.KEY == "devices.accelerator"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ecorl.records import LOSS_ERRORS, PowerSample, Provenance
 from ecorl.telemetry.history import PowerHistory
-from ecorl.telemetry.sampling.counter_fill import CounterFill
+from ecorl.telemetry.sampling.filters import CounterFill
 
 WAIT_S = 1.5
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fake_nvml import BASE_W, PEAK_W, true_energy_j
 
-from ecorl.drivers.nvml_errors import ERROR_CLASSES
+from ecorl.drivers.instruments import ERROR_CLASSES
 from ecorl.errors import DriverError
 from ecorl.telemetry.sources.nvml import NvmlSource
 
@@ -216,7 +216,7 @@ def test_a_broken_gpu_that_cuda_does_not_see_is_not_named(
     trace = tmp_path / "trace"
     broken(fake_nvml, calls, code, f"trace {trace}", *["mig 2"] * is_mig)
     source = opened(n_gpus=2)
-    assert list(source.device_ids()) == ids
+    assert [d.device_id for d in source.describe()] == ids
     assert source.unread() == ()
     assert [s.error for s in source.read()] == [None, None]
     asked = {call for call, gpu in map(str.split, trace.read_text().splitlines()) if gpu == "1"}
@@ -289,12 +289,12 @@ def test_a_broken_gpu_is_not_taken_for_a_healthy_one_that_has_its_number_later(f
 def test_instances_of_one_broken_gpu_are_one_device(fake_nvml, opened):
     broken(fake_nvml, IDENTITY["handle"], 15, "mig 2")
     source = opened(["MIG-00000000-0-fake", "MIG-00000001-0-fake", "MIG-00000001-1-fake"])
-    assert source.device_ids() == ("gpu0", "gpu1")
+    assert tuple(d.device_id for d in source.describe()) == ("gpu0", "gpu1")
 
 
 def test_of_several_broken_gpus_each_name_stands_for_another(fake_nvml, opened):
     fake_nvml.set("devices 3", *(f"error nvmlDeviceGetUUID 999 {gpu}" for gpu in (0, 1)))
     source = opened([*UUIDS])
-    assert source.device_ids() == ("gpu0", "gpu1", "gpu2")
+    assert tuple(d.device_id for d in source.describe()) == ("gpu0", "gpu1", "gpu2")
     with pytest.raises(DriverError, match="no GPU is called 'GPU-more'"):
         NvmlSource([*UUIDS, "GPU-more"]).open()

@@ -88,17 +88,18 @@ def test_a_counter_that_is_no_count_is_missing(source, fake_nvml):
 def test_gpus_by_name_whatever_cuda_sees(fake_nvml, monkeypatch, name):
     fake_nvml.set("mig 1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    opened = open_source(SourceSpec((NvmlSourceConfig(),), MeteredDevice(gpus=(str(name),))))
-    assert opened.source.device_ids() == ("gpu1",)
-    assert opened.source.describe()[0].name == "Fake GPU 1 (whole GPU of 1 MIG instances)"
-    opened.source.close()
+    spec = SourceSpec((NvmlSourceConfig(),), MeteredDevice(gpus=(str(name),)))
+    source, report = open_source(spec)
+    assert [d.device_id for d in report.devices] == ["gpu1"]
+    assert report.devices[0].name == "Fake GPU 1 (whole GPU of 1 MIG instances)"
+    source.close()
 
 
 def test_a_gpu_that_is_not_there_is_named(fake_nvml):
     device = MeteredDevice(gpus=("GPU-00000001-fake", "GPU-beef"))
-    opened = open_source(SourceSpec((NvmlSourceConfig(),), device))
-    assert (opened.source, opened.error) == (None, "DriverError")
-    assert "'GPU-beef'" in opened.refusals[0][1]
+    source, report = open_source(SourceSpec((NvmlSourceConfig(),), device))
+    assert (source, report.error) == (None, "DriverError")
+    assert "'GPU-beef'" in report.refusals[0][1]
     with pytest.raises(DriverError, match="no GPU is named"):
         NvmlSource([]).open()
 
@@ -153,7 +154,7 @@ def test_cuda_visible_devices_is_honoured(fake_nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     source = NvmlSource()
     source.open()
-    assert source.device_ids() == ("gpu1",)
+    assert tuple(d.device_id for d in source.describe()) == ("gpu1",)
     source.close()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DriverError, match="hides all"):
@@ -165,7 +166,7 @@ def test_mig_instances_are_one_device_and_said_to_be(fake_nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-00000000-0-fake,MIG-00000000-2-fake")
     source = NvmlSource()
     source.open()
-    assert source.device_ids() == ("gpu0",)
+    assert tuple(d.device_id for d in source.describe()) == ("gpu0",)
     assert "3 MIG instances" in source.describe()[0].name
     (sample,) = source.read()
     assert sample.power_w in (BASE_W, PEAK_W)
@@ -229,7 +230,7 @@ def test_a_counter_that_was_slow_for_a_moment_is_read_as_before(source, monkeypa
 
 def test_a_slow_counter_is_read_with_each_power_where_the_config_wants_it(fake_nvml, monkeypatch):
     config = NvmlSourceConfig(counter_interval_s=0.0)
-    source = open_source(SourceSpec((config,))).source
+    source = open_source(SourceSpec((config,)))[0]
     calls = Calls(source, monkeypatch, (0.003, 0.003))
     found = calls.poll(source, 3.0)
     assert calls.counts == [len(samples) for samples in found]

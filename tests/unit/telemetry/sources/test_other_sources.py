@@ -13,7 +13,7 @@ from ecorl.records import Provenance
 from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.sources import modelled
 from ecorl.telemetry.sources.modelled import ModelledSource, process_cpu_time_s
-from ecorl.telemetry.sources.rapl import RaplSource
+from ecorl.telemetry.sources.registry import RaplSource
 from ecorl.telemetry.sources.replay import ReplaySource, read_tracks
 from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel
 
@@ -189,7 +189,7 @@ def package(tmp_path, request):
     def read(t_s, raw_j):
         (zone / "energy_uj").write_text(str(round(raw_j * 1e6)))
         source._clock = lambda: t_s
-        if not source.device_ids():
+        if not source.describe():
             source.open()
         (sample,) = source.read()
         return sample
@@ -245,7 +245,12 @@ def test_rapl_zones_of_one_counter_are_one_device(tmp_path):
     with counting(shared.values()):
         source = RaplSource(root)
         source.open()
-    assert source.device_ids() == ("cpu0-die-0", "cpu1", "cpu1-3", "dram0-die-0")
+    assert tuple(d.device_id for d in source.describe()) == (
+        "cpu0-die-0",
+        "cpu1",
+        "cpu1-3",
+        "dram0-die-0",
+    )
     assert [d.name for d in source.describe()] == [
         "RAPL package-0-die-0 (shown as package-0-die-1 too)",
         "RAPL package-1",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.telemetry.sources.own_counter import OwnCounter
+from ecorl.telemetry.sources.nvml import OwnCounter
 
 POLL_S = 0.1
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from ecorl.child_process import SIMULATOR
 from ecorl.errors import DeviceLost
 from ecorl.records import DeviceKind
-from ecorl.telemetry.sources import modelled, process_tree
-from ecorl.telemetry.sources.modelled import ModelledSource
-from ecorl.telemetry.sources.process_tree import ProcessStat, ProcessTree, tick_s
+from ecorl.telemetry.sources import modelled
+from ecorl.telemetry.sources.modelled import ModelledSource, ProcessStat, ProcessTree, tick_s
 from ecorl.telemetry.sources.specs import MeteredDevice, PowerModel
 
 INIT, ROOT = 1, 100
@@ -101,9 +100,9 @@ def kernel(monkeypatch):
 
 
 def installed(kernel, monkeypatch):
-    monkeypatch.setattr(process_tree, "list_pids", kernel.list_pids)
-    monkeypatch.setattr(process_tree, "read_stat", kernel.read_stat)
-    monkeypatch.setattr(process_tree, "cgroup_folders", lambda pid: iter(()))
+    monkeypatch.setattr(modelled, "list_pids", kernel.list_pids)
+    monkeypatch.setattr(modelled, "read_stat", kernel.read_stat)
+    monkeypatch.setattr(modelled, "cgroup_folders", lambda pid: iter(()))
     return kernel
 
 
@@ -305,7 +304,7 @@ def test_what_cannot_be_read_now_is_no_process_that_has_gone(monkeypatch):
     tree.open()
     for name in ("open", "listdir"):
         with monkeypatch.context() as broken:
-            broken.setattr(process_tree.os, name, refuse)
+            broken.setattr(modelled.os, name, refuse)
             with pytest.raises(DeviceLost, match="Too many open files"):
                 tree.cpu_time_s()
     assert tree.cpu_time_s() > 0
@@ -318,7 +317,7 @@ def test_processes_that_are_hidden_are_looked_at_once(kernel):
         asked.append(pid)
         return None if pid == hidden else look(pid)
 
-    process_tree.read_stat = seen  # the fixture sets it back
+    modelled.read_stat = seen  # the fixture sets it back
     meter = Meter()
     meter.ticks()
     assert asked.count(hidden) == 1
@@ -372,7 +371,7 @@ def test_the_simulation_of_a_card_is_left_out_with_what_it_starts(kernel):
 def group(kernel, tmp_path, monkeypatch):
     """A control group with the root in it; sets its processes and its time in ticks."""
     (tmp_path / "below").mkdir()
-    monkeypatch.setattr(process_tree, "cgroup_folders", lambda pid: iter([tmp_path]))
+    monkeypatch.setattr(modelled, "cgroup_folders", lambda pid: iter([tmp_path]))
 
     def write(usage, *pids, below=()):
         (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
@@ -476,8 +475,7 @@ def test_many_processes_are_read_more_seldom_and_no_energy_is_lost(kernel, monke
         cpu_s[0] += took_s[0]
         return look(pid)
 
-    monkeypatch.setattr(process_tree, "read_stat", slow_look)
-    monkeypatch.setattr(modelled, "read_stat", look)
+    monkeypatch.setattr(modelled, "read_stat", slow_look)
     monkeypatch.setattr(modelled.time, "thread_time", lambda: cpu_s[0])
     model = PowerModel(20.0, 70.0, (ROOT,), 1)
     source = ModelledSource(MeteredDevice("cpu0", DeviceKind.CPU, model=model))
@@ -540,7 +538,7 @@ def test_real_children_count_as_much_as_the_kernel_tells_of_them():
         process.stdin.flush()
 
     def own_s():
-        return process_tree.read_stat(os.getpid()).own * tick_s()
+        return modelled.read_stat(os.getpid()).own * tick_s()
 
     talk = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", BURN], **talk) as process:

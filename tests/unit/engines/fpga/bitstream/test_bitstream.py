@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.engines.fpga.bitstream.check import check_bitstream, same_platform
 from ecorl.engines.fpga.bitstream.manifest import (
     BitstreamTarget,
+    check_bitstream,
     manifest_path,
     read_manifest,
+    same_platform,
     write_manifest,
 )
 from ecorl.engines.fpga.bitstream.xclbin import write_container
 from ecorl.engines.fpga.kernels.banks import PLATFORM, card_memory
-from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
-from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, shape_limits
 from ecorl.engines.models.decoder_config import read_config_file
 from ecorl.errors import BitstreamError, UserError
 from tests.fakes.manifests import manifest_of

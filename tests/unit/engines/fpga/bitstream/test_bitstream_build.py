@@ -12,9 +12,13 @@ import pytest
 
 from ecorl.engines.fpga.bitstream import build as bitstream_build
 from ecorl.engines.fpga.bitstream.build import LOCK, BuildRequest, build_bitstream
-from ecorl.engines.fpga.bitstream.check import check_bitstream
-from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget, manifest_path, read_manifest
-from ecorl.engines.fpga.bitstream.xclbin import read_container
+from ecorl.engines.fpga.bitstream.manifest import (
+    BitstreamTarget,
+    check_bitstream,
+    manifest_path,
+    read_manifest,
+)
+from ecorl.engines.fpga.bitstream.xclbin import Kind, read_container
 from ecorl.engines.fpga.csim.build import csim_library, kernel_root
 from ecorl.engines.fpga.kernels.banks import PLATFORM
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, read_qor
@@ -37,7 +41,7 @@ def test_csim_needs_no_vitis_and_holds_the_library(make_request, require_tool):
     own, told = make_request("csim"), []
     manifest = build_bitstream(own, told.append)
     assert products(own) == ["ecorl.csim.json", "ecorl.csim.xclbin"]
-    assert read_container(own.product).bitstream == csim_library("fast").read_bytes()
+    assert read_container(own.product).section(Kind.BITSTREAM) == csim_library("fast").read_bytes()
     assert manifest == check_bitstream(own.product, platform=PLATFORM, model=None, emulated=True)
     assert (manifest.provenance, manifest.built, manifest.target_clock_mhz) == (
         "emulated",

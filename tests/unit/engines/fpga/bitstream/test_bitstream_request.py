@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ecorl.engines.fpga.bitstream import request as bitstream_order
+from ecorl.engines.fpga.bitstream import build as bitstream_order
 from ecorl.engines.fpga.bitstream.build import build_bitstream
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.kernels.banks import PLATFORM

@@ -42,7 +42,7 @@ def test_a_build_that_is_stopped_takes_its_tools_with_it(fake, make_request, sig
 def test_tools_that_do_not_hear_are_killed(fake, make_request):
     fake.behave(sleep_s=600, deaf=True)
     own = make_request("hw")
-    process = _build_apart(fake, own, "from ecorl.engines.fpga.bitstream import tool_process as t\n"
+    process = _build_apart(fake, own, "from ecorl.engines.fpga.bitstream import vitis as t\n"
                            "t._PATIENCE_S = 0.5\n")  # fmt: skip
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)  # a second one changes nothing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,13 @@ import pytest
 import ecorl
 from ecorl.engines.fpga.bitstream.csynth import (
     Deviation,
-    Latency,
     Loop,
-    Resource,
     check_qor,
     read_csynth,
-    standing,
-    synthesis_of,
-)
-from ecorl.engines.fpga.bitstream.vivado import (
-    SiteUse,
-    TimingSummary,
     read_timing,
     read_utilisation,
+    standing,
+    synthesis_of,
 )
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.errors import SynthesisReportError, UserError
@@ -61,15 +54,9 @@ def test_csynth_is_read_whole(written):
     report = read_csynth(written(CSYNTH))
     assert (report.tool_version, report.top) == ("2024.1", "gemm_int8_krnl")
     assert report.part == "xcu55c-fsvh2892-2L-e"
-    assert (report.target_clock_ns, report.estimated_clock_ns) == (4.08, 2.978)
-    assert report.latency == Latency(161, 8123, None)
-    assert report.resources == {
-        "bram_18k": Resource(199, 4032),
-        "dsp": Resource(2048, 9024),
-        "ff": Resource(123456, 2607360),
-        "lut": Resource(98765, 1303680),
-        "uram": Resource(64, 960),
-    }
+    assert report.estimated_clock_ns == 2.978
+    used = {"bram_18k": 199, "dsp": 2048, "ff": 123456, "lut": 98765, "uram": 64}
+    assert report.resources == used
 
 
 def test_loops_of_every_function_are_found_with_their_nesting(written):
@@ -77,13 +64,10 @@ def test_loops_of_every_function_are_found_with_their_nesting(written):
     assert list(loops) == [
         *("LOAD_A", "PLAN", "LOAD_W_BLOCK_LOAD_W", "FILL", "BLOCK", "TILE", "MAC", "REST", "STORE")
     ]
-    array = "mac_array_64_16_4_16384_s"
-    assert loops["MAC"] == Loop(array, "MAC", 1, 4096, 1)
-    assert loops["TILE"] == Loop(array, "TILE", 1, 1024, None)
-    assert loops["LOAD_A"] == Loop("load_a_16_4_s", "LOAD_A", 1, 65536, 1)
-    assert loops["STORE"] == Loop("store_c_64_16_Pipeline_STORE", "STORE", 64, 64, 1)
-    unknown = loops["LOAD_W_BLOCK_LOAD_W"]
-    assert (unknown.min_trips, unknown.max_trips) == (None, None)
+    assert loops["MAC"] == Loop("MAC", 1)
+    assert loops["TILE"] == Loop("TILE", None)
+    assert loops["LOAD_A"] == Loop("LOAD_A", 1)
+    assert loops["STORE"] == Loop("STORE", 1)
 
 
 def test_loops_of_the_top_function_count_once(written):
@@ -97,20 +81,17 @@ def test_loops_of_the_top_function_count_once(written):
     both = text.replace("</ModuleInformation>", f"{module}</ModuleInformation>")
     for case in (text, both):
         loops = read_csynth(written(case)).loops
-        solo = Loop("gemm_int8_krnl", "SOLO", 9, 9, 3)
+        solo = Loop("SOLO", 3)
         assert [loop for loop in loops if loop.name == "SOLO"] == [solo]
         assert len(loops) == 10
 
 
 @pytest.mark.parametrize("word", ["?", "undef", "-", "N/A", ""])
 def test_what_the_tool_does_not_know_is_none(written, word):
-    text = re.sub(
-        r"(<(?:DSP|EstimatedClockPeriod|Best-caseLatency)>)[^<]+", rf"\g<1>{word}", CSYNTH
-    )
+    text = re.sub(r"(<(?:DSP|EstimatedClockPeriod)>)[^<]+", rf"\g<1>{word}", CSYNTH)
     report = read_csynth(written(text))
-    assert report.resources["dsp"] == Resource(None, None)
+    assert report.resources["dsp"] is None
     assert report.estimated_clock_ns is None
-    assert report.latency == Latency(None, 8123, None)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.95])
@@ -283,10 +264,8 @@ def test_no_other_source_calls_anything_synthesised():
 
 
 def test_timing_met_and_not_met():
-    met = read_timing(DATA / "timing_met.rpt")
-    assert met == TimingSummary(0.137, 0.0, 0.012, 0.0, is_met=True)
-    failed = read_timing(DATA / "timing_failed.rpt")
-    assert failed == TimingSummary(-0.421, -318.25, -0.006, -0.018, is_met=False)
+    assert read_timing(DATA / "timing_met.rpt") is True
+    assert read_timing(DATA / "timing_failed.rpt") is False
 
 
 def test_timing_without_constraints_is_none(written):
@@ -294,8 +273,7 @@ def test_timing_without_constraints_is_none(written):
     text = re.sub(r"-\d+\.\d+", "NA", text).replace(
         "Timing constraints are not met.", "There are no user specified timing constraints."
     )
-    found = read_timing(written(text, "timing.rpt"))
-    assert found == TimingSummary(None, None, None, None, is_met=None)
+    assert read_timing(written(text, "timing.rpt")) is None
 
 
 @pytest.mark.parametrize(
@@ -323,14 +301,17 @@ def test_truncated_timing_is_refused(written, end):
 
 
 def test_utilisation_is_read():
-    found = read_utilisation(DATA / "utilisation.rpt")
-    assert asdict(found) == {
-        "lut": asdict(SiteUse(104294, 1303680, 8.0)),
-        "register": asdict(SiteUse(130368, 2607360, 5.0)),
-        "bram_tile": asdict(SiteUse(187.5, 2016, 9.3)),
-        "uram": asdict(SiteUse(64, 960, 6.67)),
-        "dsp": asdict(SiteUse(2054, 9024, 22.76)),
+    assert read_utilisation(DATA / "utilisation.rpt") == {
+        "lut": site_use(104294, 1303680, 8.0),
+        "register": site_use(130368, 2607360, 5.0),
+        "bram_tile": site_use(187.5, 2016, 9.3),
+        "uram": site_use(64, 960, 6.67),
+        "dsp": site_use(2054, 9024, 22.76),
     }
+
+
+def site_use(used, available, percent):
+    return {"used": used, "available": available, "percent": percent}
 
 
 def test_utilisation_left_out_is_none_and_a_tiny_share_is_worked_out(written):
@@ -338,9 +319,9 @@ def test_utilisation_left_out_is_none_and_a_tiny_share_is_worked_out(written):
     text = re.sub(r"\| URAM  .*\n", "", text).replace(" 22.76 ", " <0.01 ")
     text = text.replace("|   1303680 |  8.00 |", "|           |       |")
     found = read_utilisation(written(text, "utilisation.rpt"))
-    assert found.uram is None
-    assert found.lut == SiteUse(104294, None, None)
-    assert found.dsp == SiteUse(2054, 9024, pytest.approx(100 * 2054 / 9024))
+    assert "uram" not in found
+    assert found["lut"] == site_use(104294, None, None)
+    assert found["dsp"] == site_use(2054, 9024, pytest.approx(100 * 2054 / 9024))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ecorl.engines.fpga.bitstream.xclbin import Kind, Mode, read_container, writ
 from ecorl.engines.fpga.kernels.banks import PLATFORM, Bank, BankMap, card_memory
 from ecorl.engines.fpga.kernels.interfaces import Argument, KernelInterface, kernel_interfaces
 from ecorl.errors import BitstreamError, BuildError
+from tests.fakes.xclbin_sections import connections, memories, units
 from tests.fakes.xrt_noop import COMPLETED, run_kernels
 
 LIBRARY = b"\x7fELF" + bytes(range(251))
@@ -28,7 +29,7 @@ def container(tmp_path):
 
 def test_what_is_written_is_read(container):
     found = read_container(container)
-    assert found.bitstream == LIBRARY
+    assert found.section(Kind.BITSTREAM) == LIBRARY
     assert found.mode is Mode.SW_EMU
     assert found.platform == PLATFORM
     assert [Kind(s.kind).name for s in found.sections] == [
@@ -41,7 +42,7 @@ def test_what_is_written_is_read(container):
         "EMBEDDED_METADATA",
         "BUILD_METADATA",
     ]
-    assert found.units[0] == "gemm_int8_krnl:gemm_int8_krnl_1"
+    assert units(found)[0] == "gemm_int8_krnl:gemm_int8_krnl_1"
     assert json.loads(found.section(Kind.BUILD_METADATA))["build_metadata"]["xclbin"]
 
 
@@ -65,19 +66,19 @@ def test_the_header_is_where_xrt_looks_for_it(container):
 
 def test_memory_is_the_cards_channels_and_then_the_banks(container):
     found, memory = read_container(container), card_memory()
-    channels = found.memories(Kind.MEM_TOPOLOGY)
+    channels = memories(found, Kind.MEM_TOPOLOGY)
     assert [c.tag for c in channels] == [f"HBM[{i}]" for i in range(32)]
     assert all(c.n_bytes == 512 << 20 and c.is_used for c in channels)
     assert [c.base_address for c in channels] == [i << 29 for i in range(32)]
-    groups = found.memories()
+    groups = memories(found)
     assert groups[:32] == channels
     assert [g.tag for g in groups[32:]] == ["MBG[0:12]", "MBG[13:24]", "MBG[25:28]"]
     kernels = kernel_interfaces()
-    for one in found.connections():
+    for one in connections(found):
         argument = kernels[one.unit].arguments[one.argument]
         assert groups[one.memory].tag == memory.bank(kernels[one.unit], argument.name).tag
     wired = sum(len(memory.bank(k, a.name).channels) for k in kernels for a in k.buffers)
-    assert len(found.connections(Kind.CONNECTIVITY)) == wired
+    assert len(connections(found, Kind.CONNECTIVITY)) == wired
 
 
 def test_the_xml_says_every_argument(container):
@@ -141,7 +142,7 @@ def test_a_damaged_header_is_read_or_refused_and_nothing_else(tmp_path_factory, 
     path.write_bytes(data)
     try:
         found = read_container(path)
-        found.memories(), found.connections(), found.units
+        memories(found), connections(found), units(found)
     except BitstreamError as error:
         refusal = str(error)
     else:
@@ -184,13 +185,13 @@ def test_any_design_comes_back(tmp_path_factory, design, library, platform):
     made = write_container(path, kernels, library, memory, platform=platform)
     found = read_container(path)
     assert found == made
-    assert found.bitstream == library
-    assert [unit.split(":")[0] for unit in found.units] == [k.top for k in kernels]
-    groups, size = found.memories(), memory.channel_bytes
+    assert found.section(Kind.BITSTREAM) == library
+    assert [unit.split(":")[0] for unit in units(found)] == [k.top for k in kernels]
+    groups, size = memories(found), memory.channel_bytes
     wanted = {
         (unit, a.index): memory.bank(k, a.name) for unit, k in enumerate(kernels) for a in k.buffers
     }
-    for one in found.connections():
+    for one in connections(found):
         bank, entry = wanted.pop((one.unit, one.argument)), groups[one.memory]
         assert entry.is_used
         assert (entry.base_address, entry.n_bytes) == (bank.first * size, len(bank.channels) * size)
@@ -207,7 +208,7 @@ def test_xrt_loads_it_and_runs_every_kernel_to_completed(container, tmp_path, re
         container, {k.top: [a.is_buffer for a in k.arguments] for k in kernels}, tmp_path / "xrt"
     )
     assert told["uuid"] == found.identity.hex
-    tags = [entry.tag for entry in found.memories()]
+    tags = [entry.tag for entry in memories(found)]
     memory = card_memory()
     for kernel in kernels:
         assert told[kernel.top]["state"] == COMPLETED

@@ -13,8 +13,8 @@ import pytest
 
 from ecorl.drivers.xrt.card import OpenCard, RunState
 from ecorl.engines.fpga.bitstream.xclbin import write_container
-from ecorl.engines.fpga.card import emulation
-from ecorl.engines.fpga.card.emulation import can_emulate, emulated_pyxrt, installed_xrt
+from ecorl.engines.fpga.card import opening
+from ecorl.engines.fpga.card.opening import can_emulate, emulated_pyxrt, installed_xrt
 from ecorl.engines.fpga.kernels.banks import card_memory
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.errors import BuildError, ConfigError, DriverError, MissingToolError
@@ -27,7 +27,7 @@ TOPS = {k.kernel: k.top for k in KERNELS}
 @pytest.fixture
 def own_environment(monkeypatch):
     """What an opened device leaves in the environment goes with the test."""
-    for name in (emulation.MODE, emulation.ROOT):
+    for name in (opening.MODE, opening.ROOT):
         monkeypatch.setenv(name, os.environ.get(name, ""))
         monkeypatch.delenv(name)
 
@@ -43,7 +43,7 @@ def one_line(error, *words):
 
 
 def test_without_xrt(monkeypatch):
-    monkeypatch.setattr(emulation, "installed_xrt", lambda: None)
+    monkeypatch.setattr(opening, "installed_xrt", lambda: None)
     with pytest.raises(MissingToolError) as caught:
         emulated_pyxrt()
     one_line(caught, "noop driver is not on this machine", "apt install")
@@ -51,10 +51,10 @@ def test_without_xrt(monkeypatch):
 
 
 def test_without_pybind11(monkeypatch):
-    here = emulation.InstalledXrt(Path("/nowhere"), Path("/nowhere"))
-    monkeypatch.setattr(emulation, "installed_xrt", lambda: here)
+    here = opening.InstalledXrt(Path("/nowhere"), Path("/nowhere"))
+    monkeypatch.setattr(opening, "installed_xrt", lambda: here)
     monkeypatch.setitem(sys.modules, "pybind11", None)
-    monkeypatch.delenv(emulation.MODE, raising=False)
+    monkeypatch.delenv(opening.MODE, raising=False)
     with pytest.raises(MissingToolError) as caught:
         emulated_pyxrt()
     one_line(caught, "needs pybind11", "pip install")
@@ -62,12 +62,12 @@ def test_without_pybind11(monkeypatch):
 
 
 def test_another_emulation_mode_is_the_user_s(monkeypatch):
-    here = emulation.InstalledXrt(Path("/nowhere"), Path("/nowhere"))
-    monkeypatch.setattr(emulation, "installed_xrt", lambda: here)
-    monkeypatch.setenv(emulation.MODE, "hw_emu")
+    here = opening.InstalledXrt(Path("/nowhere"), Path("/nowhere"))
+    monkeypatch.setattr(opening, "installed_xrt", lambda: here)
+    monkeypatch.setenv(opening.MODE, "hw_emu")
     with pytest.raises(ConfigError) as caught:
         emulated_pyxrt()
-    one_line(caught, emulation.MODE, "hw_emu", "noop, or not set")
+    one_line(caught, opening.MODE, "hw_emu", "noop, or not set")
 
 
 def test_xrt_needs_headers_and_the_noop_driver(tmp_path, monkeypatch):
@@ -75,11 +75,11 @@ def test_xrt_needs_headers_and_the_noop_driver(tmp_path, monkeypatch):
     home = tmp_path / "xrt"
     (home / "include" / "xrt").mkdir(parents=True)
     (home / "include" / "xrt" / "xrt_kernel.h").write_text("")
-    monkeypatch.setenv(emulation.ROOT, str(home))
+    monkeypatch.setenv(opening.ROOT, str(home))
     assert installed_xrt() == before
     (home / "lib").mkdir()
-    (home / "lib" / emulation.DRIVER).write_text("")
-    assert installed_xrt() == emulation.InstalledXrt(home / "include", home / "lib")
+    (home / "lib" / opening.DRIVER).write_text("")
+    assert installed_xrt() == opening.InstalledXrt(home / "include", home / "lib")
 
 
 def test_sources_that_do_not_compile_are_one_line(tmp_path, monkeypatch, own_environment):
@@ -88,12 +88,12 @@ def test_sources_that_do_not_compile_are_one_line(tmp_path, monkeypatch, own_env
     monkeypatch.setenv("ECORL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "sim" / "xrt").mkdir(parents=True)
     (tmp_path / "sim" / "xrt" / "module.cpp").write_text("#error no module today\n")
-    monkeypatch.setattr(emulation, "kernel_root", lambda: tmp_path)
+    monkeypatch.setattr(opening, "kernel_root", lambda: tmp_path)
     with pytest.raises(BuildError) as caught:
         emulated_pyxrt()
     one_line(caught, "the XRT emulation: ", "no module today")
     assert not list((tmp_path / "cache").glob("csim/xrt-*/*.so"))
-    assert emulation.ROOT not in os.environ
+    assert opening.ROOT not in os.environ
 
 
 # ---- the cache ---------------------------------------------------------------------------------
@@ -110,17 +110,17 @@ def test_the_module_is_compiled_once(module, monkeypatch):
     told = []
     assert emulated_pyxrt(told.append) is module
     assert told == []
-    assert os.environ[emulation.MODE] == "noop"
+    assert os.environ[opening.MODE] == "noop"
     # The environment that it leaves behind, which children inherit, leads to the same XRT.
     inherited = installed_xrt()
-    monkeypatch.delenv(emulation.ROOT)
+    monkeypatch.delenv(opening.ROOT)
     assert installed_xrt() == inherited
 
 
 OPEN_ONE = """
 import os, sys
 from pathlib import Path
-from ecorl.engines.fpga.card.emulation import MODULE, emulated_pyxrt, installed_xrt
+from ecorl.engines.fpga.card.opening import MODULE, emulated_pyxrt, installed_xrt
 lines = []
 first, xrt = emulated_pyxrt(lines.append), installed_xrt()
 del sys.modules[MODULE]

@@ -17,9 +17,9 @@ from ecorl.engines.fpga.card.image import (
     head_blocks,
     place_model,
 )
-from ecorl.engines.fpga.card.memory import CardMemory
 from ecorl.engines.fpga.card.plan import At
-from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
+from ecorl.engines.fpga.card.runner import CardMemory
+from ecorl.engines.fpga.kernels.banks import PORTS, SLOTTED
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.numerics.formats import integer_decoder, rope_tables
 from ecorl.errors import DriverError
@@ -40,17 +40,17 @@ def model(request, card_root):
 
 def linears(decoder, placed):
     for at, layer in zip(placed.layers, decoder.layers, strict=True):
-        yield at.qkv, layer.qkv
-        yield at.output, layer.output
-        yield at.gate_up, layer.gate_up
-        yield at.down, layer.down
+        yield at.linears["qkv"], layer.qkv
+        yield at.linears["output"], layer.output
+        yield at.linears["gate_up"], layer.gate_up
+        yield at.linears["down"], layer.down
     yield from zip(placed.head, head_blocks(decoder.head), strict=True)
 
 
 def norms(decoder, placed):
     for at, layer in zip(placed.layers, decoder.layers, strict=True):
-        yield at.attention_norm, layer.attention_norm
-        yield at.mlp_norm, layer.mlp_norm
+        yield at.norms["attention_norm"], layer.attention_norm
+        yield at.norms["mlp_norm"], layer.mlp_norm
     yield placed.final_norm, decoder.final_norm
 
 
@@ -133,8 +133,8 @@ def test_long_inputs_lie_in_slices(card_root, monkeypatch):
     monkeypatch.setattr("ecorl.engines.fpga.kernels.sequence.MAX_K", 40)
     decoder = integer_decoder(cards.tensors(card_root, "llama_reward"))
     placed = place_model(decoder, 8)
-    assert [s.k for s in placed.layers[0].down.slices] == [40, 40, 32]
-    assert [s.k for s in placed.layers[0].qkv.slices] == [40, 24]
+    assert [s.k for s in placed.layers[0].linears["down"].slices] == [40, 40, 32]
+    assert [s.k for s in placed.layers[0].linears["qkv"].slices] == [40, 24]
 
 
 # ---- buffers -----------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_weights_have_exactly_their_size():
 
 
 def test_parts_that_are_kept_are_bounded(monkeypatch):
-    monkeypatch.setattr("ecorl.engines.fpga.card.memory._MOST_PARTS", 4)
+    monkeypatch.setattr("ecorl.engines.fpga.card.runner._MOST_PARTS", 4)
     buffers = memory(Room())
     buffers.reserve("x", 64 * 100)
     for i in range(1, 40):

@@ -28,8 +28,7 @@ from ecorl.engines.fpga.card.opening import (
 from ecorl.engines.fpga.csim.build import csim_library
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.kernels.banks import PLATFORM, card_memory
-from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
-from ecorl.engines.fpga.kernels.limits import shape_limits
+from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, shape_limits
 from ecorl.engines.models.gating import Gating
 from ecorl.errors import (
     BitstreamError,

@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 
 from ecorl.engines.fpga.card import plan_builder as module
 from ecorl.engines.fpga.card.decoder import CardDecoder
-from ecorl.engines.fpga.card.image import REGIONS, WORD, code_words, place_model, words
-from ecorl.engines.fpga.card.plan import At, CardModel
+from ecorl.engines.fpga.card.image import REGIONS, WORD, CardModel, code_words, place_model, words
+from ecorl.engines.fpga.card.plan import ROW_FIELDS, At, lay_out
 from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
-from ecorl.engines.fpga.card.tokens import ROW_FIELDS, lay_out
-from ecorl.engines.fpga.int8_decoder import LOG2_E, Scale
+from ecorl.engines.fpga.int8_decoder import LOG2_E, Scale, segments_of
 from ecorl.engines.fpga.kernels import banks
-from ecorl.engines.fpga.kernels.banks import WIRING, bank_of
-from ecorl.engines.fpga.kernels.buffers import PORTS, SLOTTED
+from ecorl.engines.fpga.kernels.banks import PORTS, SLOTTED, WIRING, bank_of
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.kernels.sequence import SCORE_OPERATIONS, VECTOR_OPERATIONS
 from ecorl.engines.fpga.numerics.formats import integer_decoder
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.errors import CheckpointError
 from tests.fakes import cards
 

@@ -11,12 +11,12 @@ import pytest
 
 from ecorl.engines.fpga.card.card import Card
 from ecorl.engines.fpga.card.health import OCCUPANCY_S, CardState, Occupancy
+from ecorl.engines.fpga.card.image import Weights
+from ecorl.engines.fpga.card.plan import lay_out
 from ecorl.engines.fpga.card.plan_builder import plan_rewards
 from ecorl.engines.fpga.card.runner import CardRunner
-from ecorl.engines.fpga.card.tokens import lay_out
-from ecorl.engines.fpga.card.weights import Weights
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.fpga.numerics.formats import integer_decoder
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.errors import DriverError, EngineCrashed, EngineError
 from tests.fakes import cards
 from tests.fakes.pyxrt_faults import Fault
@@ -191,7 +191,7 @@ def test_a_hanging_card_of_two_costs_no_row(make, card_root):
 
 
 def test_a_lone_card_under_reset_is_not_waited_for_long(make, card_root, monkeypatch):
-    monkeypatch.setattr("ecorl.engines.fpga.card.pool.RECOVERY_S", 0.3)
+    monkeypatch.setattr("ecorl.engines.fpga.card.decoder.RECOVERY_S", 0.3)
     found, decoder = make()
     back = threading.Event()
     first = decoder._pool._cards[0]

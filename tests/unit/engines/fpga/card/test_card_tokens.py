@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ecorl.engines.fpga.card import decoder as decoder_module
 from ecorl.engines.fpga.card.decoder import groups_of
-from ecorl.engines.fpga.card.tokens import (
+from ecorl.engines.fpga.card.plan import (
     MARK,
     N_OUTPUTS,
     PAGE,
@@ -16,7 +16,7 @@ from ecorl.engines.fpga.card.tokens import (
     TOKEN,
     lay_out,
 )
-from ecorl.engines.fpga.prefix_sharing import segments_of
+from ecorl.engines.fpga.int8_decoder import segments_of
 
 LENGTHS = st.one_of(
     st.integers(0, 9), st.sampled_from([31, 63, 64, 65, 127, 128, 129, 191, 192, 200])

@@ -123,7 +123,7 @@ def test_a_library_that_does_not_load_is_built_again(tree, builds, monkeypatch, 
     digest = build_module._digest_of(library)
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"library_digest": digest}))
     assert csim_library("fast") == library
-    monkeypatch.setattr("ecorl.engines.fpga.csim.library._declare", lambda _handle: None)
+    monkeypatch.setattr("ecorl.engines.fpga.csim.library.declare", lambda *_: None)
     assert CsimLibrary.load("fast").handle.answer() == 42
     assert len(builds) == 2
     assert str(library) in caplog.text

@@ -14,28 +14,26 @@ from hypothesis import strategies as st
 from int8_models import batch_of, card_file, decoder, library, rows_of
 
 from ecorl.devices import check_throughput, load_profile
-from ecorl.engines.fpga.card.image import place_model
-from ecorl.engines.fpga.card.plan import CardModel
+from ecorl.engines.fpga.card.image import CardModel, place_model
+from ecorl.engines.fpga.card.plan import lay_out
 from ecorl.engines.fpga.card.plan_builder import plan_rewards
-from ecorl.engines.fpga.card.tokens import lay_out
 from ecorl.engines.fpga.csim.library import gemm_counts
 from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts
 from ecorl.engines.fpga.cycles.hbm import IDEAL, Memory, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
     GROUP_TOKENS,
+    RouterCall,
+    RouterCounts,
     forward_calls,
     kernel_starts,
 )
-from ecorl.engines.fpga.cycles.kernels import GemmCall, call_cost
+from ecorl.engines.fpga.cycles.kernels import GemmCall, ScoreCall, call_cost, depth
 from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, attention_calls
-from ecorl.engines.fpga.cycles.pipelines import depth
-from ecorl.engines.fpga.cycles.router import RouterCall, RouterCounts
-from ecorl.engines.fpga.cycles.score import ScoreCall
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine
+from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.fpga.kernels.sequence import LAYER_STARTS
 from ecorl.engines.fpga.numerics.formats import integer_decoder
-from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
@@ -258,7 +256,7 @@ def test_two_arrays_halve_the_array_time(tmp_path):
         CycleModel(SHAPE_7B, load_profile(card_file(tmp_path, n_dsp_used=n))) for n in (2048, 4096)
     )
     batch = BatchShape((128,) * 8, (1,) * 8, 1)
-    assert (one.n_arrays, two.n_arrays) == (1, 2)
+    assert (one.card.n_arrays, two.card.n_arrays) == (1, 2)
     assert one.batch(batch).array_s / two.batch(batch).array_s == pytest.approx(2, rel=0.01)
 
 
@@ -343,7 +341,7 @@ def test_without_channels_only_their_sum_is_a_limit():
         st.builds(GemmCall, st.integers(1, 300), st.integers(1, 300), st.integers(1, 600)),
         st.builds(VectorCall, st.sampled_from(["embed", "norm", "residual", "gate", "fixed"]),
                   st.integers(1, 80), st.integers(1, 9000)),
-        st.builds(lambda op, m, heads, d: VectorCall(op, m, heads * d, head=d, rotated=heads),
+        st.builds(lambda op, m, heads, d: VectorCall(op, m, heads * d, head=d),
                   st.sampled_from(["head", "context"]), st.integers(1, 80), st.integers(1, 130),
                   st.sampled_from([16, 64, 128])),
         st.builds(MhaCall, st.sampled_from([16, 64, 128]), st.integers(0, 300),

@@ -7,19 +7,19 @@ import json
 import pytest
 
 from ecorl.engines.fpga.csim.build import kernel_root
-from ecorl.engines.fpga.cycles import pipelines
-from ecorl.engines.fpga.cycles.pipelines import depth
+from ecorl.engines.fpga.cycles import kernels
+from ecorl.engines.fpga.cycles.kernels import depth
 from ecorl.errors import SynthesisReportError
 
 
 @pytest.fixture
 def qor(tmp_path, monkeypatch):
     """A qor.json that the test writes in place of the installed one."""
-    monkeypatch.setattr(pipelines, "kernel_root", lambda: tmp_path)
-    pipelines._latencies.cache_clear()
+    monkeypatch.setattr(kernels, "kernel_root", lambda: tmp_path)
+    kernels._latencies.cache_clear()
     (tmp_path / "rtl").mkdir()
     yield tmp_path / "rtl" / "qor.json"
-    pipelines._latencies.cache_clear()
+    kernels._latencies.cache_clear()
 
 
 def test_depths_are_those_of_qor():

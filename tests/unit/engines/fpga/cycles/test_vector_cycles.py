@@ -7,17 +7,15 @@ from dataclasses import replace
 import pytest
 
 from ecorl.devices import load_profile
-from ecorl.engines.fpga.cycles.chain import Chain
 from ecorl.engines.fpga.cycles.hbm import IDEAL, memory_of
-from ecorl.engines.fpga.cycles.pipelines import depth
-from ecorl.engines.fpga.cycles.products import arranged_runs, arranged_steps, product_runs
-from ecorl.engines.fpga.cycles.vector import VectorCall
+from ecorl.engines.fpga.cycles.kernels import arranged_runs, arranged_steps, depth, product_runs
+from ecorl.engines.fpga.cycles.vector import Chain, VectorCall
 
 MEMORY = memory_of(load_profile("u55c"))
 CALLS = [
     VectorCall("norm", 160, 576),
     VectorCall("residual", 160, 576),
-    VectorCall("head", 160, 15 * 64, head=64, rotated=12),
+    VectorCall("head", 160, 15 * 64, head=64),
     VectorCall("context", 160, 9 * 64, head=64),
     VectorCall("gate", 160, 1536),
     VectorCall("fixed", 160, 640),

@@ -11,7 +11,7 @@ from checkpoint_files import CONFIG, write_checkpoint
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.csim.library import MAX_DIM, MAX_K
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.engines.fpga.kernels.limits import (
+from ecorl.engines.fpga.kernels.interfaces import (
     MAX_INTERMEDIATE,
     ShapeLimits,
     check_widths,

@@ -12,8 +12,8 @@ from int8_models import decoder, library, rows_of
 
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.validation import scoring
-from ecorl.engines.fpga.validation.preference_pairs import TokenPair, read_pairs
-from ecorl.engines.fpga.validation.rank_flips import low_margin_tenth, study_of
+from ecorl.engines.fpga.validation.scoring import TokenPair, read_pairs
+from ecorl.engines.fpga.verdict import low_margin_tenth, study_of
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import CheckpointError, DataError
 from ecorl.statistics import wilson_interval
