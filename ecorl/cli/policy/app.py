@@ -181,7 +181,7 @@ def train(
     """  # fmt: skip
     with needs_policy_extra():
         from ecorl.cli.policy import training as work
-        from ecorl.cli.policy.replays import add_replays
+        from ecorl.cli.policy.evaluate import add_replays
 
         given = {"n_scenarios": scenarios, "n_rounds": rounds, "ppo_steps": ppo_steps, "seed": seed}
         job = work.prepare(

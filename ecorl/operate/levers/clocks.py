@@ -2,16 +2,78 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
 from ecorl.devices import DeviceFigure, DeviceProfile
 from ecorl.devices.clocks import LEAST_CLOCK, ClockCurve, clock_curves
-from ecorl.operate.levers.gears import TRAINED, End
 from ecorl.operate.levers.step import PricedStep, StageDraw
 from ecorl.records import INFERENCE_STAGES, Stage
 from ecorl.stages import Number
+
+End = Literal["low", "usual", "high"]
+"""Which end of an interval a figure is taken at."""
+
+ENDS: tuple[End, End, End] = ("low", "usual", "high")
+
+_TRAINING = ((1e9, 1.04, 1.14), (8e9, 1.13, 1.25), (405e9, 1.5, 1.5))
+"""Parameters, and speed of a training step in FP8 over BF16 at both ends; in between it goes with
+the logarithm of the parameters."""
+
+_ROLLOUT = {"low": 1.15, "usual": 1.25, "high": 1.44}
+
+TRAINED = (Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN)
+
+
+def has_fp8(gpu: DeviceProfile) -> bool:
+    """Tell whether a GPU has units for FP8.
+
+    Args:
+        gpu: its profile.
+    """
+    return gpu.get("peak_fp8_flops") is not None
+
+
+def training_gain(n_params: float, end: End = "usual") -> float:
+    """Compute the speed of a training step in FP8 over BF16.
+
+    Args:
+        n_params: parameters of the model.
+        end: of the interval; the usual one is its middle.
+    """
+    low, high = (_interpolated(n_params, column) for column in (1, 2))
+    return {"low": low, "usual": 0.5 * (low + high), "high": high}[end]
+
+
+def _interpolated(n_params: float, column: int) -> float:
+    points = [(math.log(row[0]), row[column]) for row in _TRAINING]
+    x = min(max(math.log(n_params), points[0][0]), points[-1][0])
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return points[-1][1]
+
+
+def geared(draw: StageDraw, end: End = "usual", *, rollout: bool = False) -> StageDraw:
+    """Return a stage in FP8; one that does not train stays as it is.
+
+    Args:
+        draw: in BF16.
+        end: of the published gains.
+        rollout: whether generation is in FP8 as well.
+    """
+    if draw.stage in TRAINED:
+        gain = training_gain(draw.n_params, end)
+    elif rollout and draw.stage is Stage.GENERATION:
+        gain = _ROLLOUT[end]
+    else:
+        return draw
+    return draw.scaled(1.0 / gain, 1.0 / gain)
+
 
 CLOCKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, LEAST_CLOCK)
 """Locks that are tried, over the greatest clock."""

@@ -17,7 +17,7 @@ from ecorl.operate.levers.choice import (
     missing_levers,
     subsets,
 )
-from ecorl.operate.levers.gears import ENDS, End
+from ecorl.operate.levers.clocks import ENDS, End
 from ecorl.operate.levers.placement import Accelerators, accelerators, best_placed
 from ecorl.operate.levers.step import PricedStep, priced_step
 from ecorl.scheduler.tables import Setting

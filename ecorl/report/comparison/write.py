@@ -14,12 +14,9 @@ from ecorl.files import write_whole
 from ecorl.html.pages import render
 from ecorl.ledger import LedgerReader
 from ecorl.report.aggregate import build_report
-from ecorl.report.comparison.compare import compare
-from ecorl.report.comparison.data import comparison_data
-from ecorl.report.comparison.model import Comparison
-from ecorl.report.comparison.sections import sections, verdict
-from ecorl.report.render.layout import Section
-from ecorl.report.render.lines import aligned, readable_width, visible, wrapped
+from ecorl.report.comparison.compare import Comparison, compare
+from ecorl.report.comparison.sections import comparison_data, sections, verdict
+from ecorl.report.render.lines import Section, aligned, readable_width, visible, wrapped
 from ecorl.report.run_config import read_config
 from ecorl.report.sharing.summary import RunSummary, summarise
 

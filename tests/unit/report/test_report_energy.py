@@ -21,7 +21,7 @@ from ecorl.records import (
 from ecorl.report.energy.causes import CAUSES
 from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.model import Accounting
-from ecorl.report.energy.spans import length, merged, minus
+from ecorl.report.energy.readings import length, merged, minus
 from ecorl.report.energy.stages import comparisons, stage_rows
 from ecorl.report.energy.totals import simulated_cards, spending
 from ecorl.report.render.spending_tables import energy_section

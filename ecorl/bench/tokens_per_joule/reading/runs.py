@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecorl.bench.tokens_per_joule.arms import SUPERVISED
-from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, busy_s, window_energy
 from ecorl.bench.tokens_per_joule.reading.model import PackedRun, RunFigures, StageUse
-from ecorl.bench.tokens_per_joule.reading.quality import quality_points
+from ecorl.bench.tokens_per_joule.reading.quality import (
+    WindowEnergy,
+    busy_s,
+    quality_points,
+    window_energy,
+)
 from ecorl.config import parse_config
 from ecorl.errors import EcorlError
 from ecorl.ledger import ExecutionRow, LedgerReader
@@ -18,7 +22,7 @@ from ecorl.report.energy.causes import cause_of
 from ecorl.report.energy.model import Cause
 from ecorl.report.energy.stages import stage_rows
 from ecorl.report.energy.totals import simulated_cards
-from ecorl.report.energy.windows.steps import step_windows
+from ecorl.report.energy.windows import step_windows
 from ecorl.runtime.adapters import ALL_TOKENS
 from ecorl.runtime.packed_tokens import COMPUTED, DIFFERENCE, UNPACKED
 

@@ -30,8 +30,7 @@ from ecorl.bench.tokens_per_joule.plan import BenchPlan, stand_of
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 from ecorl.bench.tokens_per_joule.running.idle import Processors, read_idle
 from ecorl.bench.tokens_per_joule.running.known_truth import ARM, course_csv, truth_config
-from ecorl.bench.tokens_per_joule.running.messages import JobKind
-from ecorl.bench.tokens_per_joule.running.workers import JobWorker
+from ecorl.bench.tokens_per_joule.running.workers import JobKind, JobWorker
 from ecorl.config import Config, FilesTask
 from ecorl.control import Gear
 from ecorl.drivers.nvml import NvmlDriver

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ecorl.bench.tokens_per_joule.reading.model import QualityPoint, RunFigures
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.summary import Getter, energy_provenance, over_seeds
-from ecorl.bench.tokens_per_joule.telling.shown_arms import (
+from ecorl.bench.tokens_per_joule.telling.cells import (
     arms_with_card,
     grouped_arms,
     has_card,

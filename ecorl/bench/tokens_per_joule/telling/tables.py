@@ -21,24 +21,24 @@ from ecorl.bench.tokens_per_joule.summary import (
     ratio_bound,
     spread_words,
 )
-from ecorl.bench.tokens_per_joule.telling.cells import ends, middle, per_cent
+from ecorl.bench.tokens_per_joule.telling.cells import (
+    arm_name,
+    arms_with_card,
+    ends,
+    grouped_arms,
+    middle,
+    n_seeds,
+    per_cent,
+)
 from ecorl.bench.tokens_per_joule.telling.energy_tables import (
     emissions_section,
     energy_section,
-    stages_section,
-)
-from ecorl.bench.tokens_per_joule.telling.quality_tables import (
     final_correct,
     final_reward,
     quality_section,
+    stages_section,
 )
-from ecorl.bench.tokens_per_joule.telling.shown_arms import (
-    arm_name,
-    arms_with_card,
-    grouped_arms,
-    n_seeds,
-)
-from ecorl.report.render.layout import Section, table
+from ecorl.report.render.lines import Section, table
 from ecorl.report.render.numbers import MISSING, figure
 
 _RATE_HEADS = ("arm", "tokens/J", "low", "high", "x base", "low", "high", "J/sample")

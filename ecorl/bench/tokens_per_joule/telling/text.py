@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ecorl.bench.tokens_per_joule.result import BenchResult
 from ecorl.bench.tokens_per_joule.telling.tables import sections
 from ecorl.bench.tokens_per_joule.telling.verdict import missing, notes, verdict
-from ecorl.report.render.layout import Section
-from ecorl.report.render.lines import CAPTION, GAP, aligned, readable_width, wrapped
+from ecorl.report.render.lines import CAPTION, GAP, Section, aligned, readable_width, wrapped
 
 TITLE = "Tokens per joule"
 

@@ -16,8 +16,8 @@ from ecorl.bench.tokens_per_joule.summary import (
     over_seeds,
     ratio_bound,
 )
-from ecorl.bench.tokens_per_joule.telling.quality_tables import NAMES, at_target
-from ecorl.bench.tokens_per_joule.telling.shown_arms import has_card, is_simulating
+from ecorl.bench.tokens_per_joule.telling.cells import has_card, is_simulating
+from ecorl.bench.tokens_per_joule.telling.energy_tables import NAMES, at_target
 from ecorl.report.render.numbers import figure, share
 
 _MOST_GAPS = 6

@@ -12,14 +12,8 @@ import typer
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.cli.carbon.planning.options import ForecastKind, SpanTerms, TableTerms
-from ecorl.cli.carbon.planning.scores import (
-    SimulatedSetting,
-    show_simulation,
-    simulation_data,
-    write_files,
-)
-from ecorl.cli.carbon.planning.terms import (
+from ecorl.cli.carbon.app import ForecastKind, SpanTerms, TableTerms
+from ecorl.cli.carbon.planning.plan import (
     DAY_S,
     counting,
     deadline_of,
@@ -27,6 +21,12 @@ from ecorl.cli.carbon.planning.terms import (
     seconds_of,
     spot_prices,
     table_of,
+)
+from ecorl.cli.carbon.planning.scores import (
+    SimulatedSetting,
+    show_simulation,
+    simulation_data,
+    write_files,
 )
 from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console, say

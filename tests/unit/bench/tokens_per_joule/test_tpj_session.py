@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ecorl.bench.tokens_per_joule.benchmark import run_plan
+from ecorl.bench.tokens_per_joule.benchmark import LEFT_OUT, read_folder, run_plan
 from ecorl.bench.tokens_per_joule.plan import BenchPlan
-from ecorl.bench.tokens_per_joule.reading.results import LEFT_OUT, read_folder
 from ecorl.bench.tokens_per_joule.result import read_result
 from ecorl.bench.tokens_per_joule.running import session as session_module
 from ecorl.bench.tokens_per_joule.running.folder import JSON_FILE, BenchFolder

@@ -1,7 +1,8 @@
-"""``ecorl bench tokens-per-joule``: the same training under several placements."""
+"""``ecorl bench``: what placements and other choices take, on the user's models and machine."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ecorl.cli.exits import STOPPED_TEXT, Stopped
+from ecorl.cli.exits import STOPPED_TEXT, Stopped, help_without_command
 from ecorl.cli.options import ConfigOption, OverridesOption
 from ecorl.cli.output import make_console, say
 from ecorl.errors import ConfigError, TrainingError, UserError
@@ -23,9 +24,24 @@ if TYPE_CHECKING:
     from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
     from ecorl.config import Config
 
+
+bench_app = typer.Typer(help="Measure what choices take, on your models and this machine.")
+
+
+@bench_app.callback(invoke_without_command=True)
+def _top(context: typer.Context) -> None:
+    """Measure what choices take, on your models and this machine."""
+    # Read when the libraries are loaded, which the processes of the runs do.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    help_without_command(context)
+
+
 _ALL = "gpu_only, fpga_sequential, concurrent, lookahead, learned"
 
 
+@bench_app.command("tokens-per-joule")
 def tokens_per_joule(
     config: ConfigOption = None,
     overrides: OverridesOption = None,
