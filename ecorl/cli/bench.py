@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from ecorl.cli.exits import STOPPED_TEXT, Stopped, help_without_command
-from ecorl.cli.options import ConfigOption, OverridesOption
+from ecorl.cli.options import ConfigOption, OverridesOption, option, with_options
 from ecorl.cli.output import make_console, say
 from ecorl.errors import ConfigError, TrainingError, UserError
 
@@ -41,56 +41,92 @@ def _top(context: typer.Context) -> None:
 _ALL = "gpu_only, fpga_sequential, concurrent, lookahead, learned"
 
 
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What the flags ask for; None: as in the folder's plan, else the default."""
+
+    seeds: str | None = option("Seeds of the runs (42,1337,2025).", "N,N,...")
+    steps: int | None = option("Steps of a run (40, or the config's).", min=1)
+    warm_up: int | None = option("First steps of a run that do not count (8).", min=0)
+    placements: str | None = option(f"Placements ({_ALL}).", "NAME,...")
+    gears: bool | None = option(
+        "Train in a lower numeric format too, where there is one (yes).",
+        names=("--gears/--no-gears",),
+    )
+    supervised: bool | None = option(
+        "Train on reference answers too (yes).", names=("--supervised/--no-supervised",)
+    )
+    engine: Literal["fpga", "torch"] | None = option(
+        "What computes offloaded stages: a card, or torch beside the trainer."
+    )
+    accelerator: str | None = option("Profile of the device that does.", "NAME")
+    reward: float | None = option("Held-out reward to reach (the highest that all reach).")
+    correct: float | None = option("Share of right answers to reach (likewise).", min=0, max=1)
+    out: Path | None = option("Runs and results; gone on with if there.", "FOLDER")
+    join: list[Path] | None = option("Run nothing: join these results. Repeatable.", "FILE")
+    as_json: bool = option("Print JSON.", names=("--json",), default=False)
+    as_csv: bool = option("Print a row for each run.", names=("--csv",), default=False)
+
+    def plan(
+        self, folder: BenchFolder, config: str | None, overrides: Sequence[str] | None
+    ) -> BenchPlan:
+        """Make the plan.
+
+        Raises:
+            UserError: for a flag, a config or a folder that cannot be used.
+        """
+        from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS, arms_of
+        from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, BenchPlan, usual_warm_up
+
+        seeds = None if self.seeds is None else _whole_numbers("--seeds", self.seeds)
+        placements = None if self.placements is None else tuple(_words(self.placements))
+        settings = [*(overrides or ()), *self._settings()]
+        before = folder.plan()[0] if folder.is_begun else None
+        warm_up = self.warm_up
+        if warm_up is None and before is not None:
+            warm_up = before.warm_up
+        if before is not None and config is None and not settings and self.steps is None:
+            base = before.base
+        else:
+            base = _base(config, settings, self.steps, warm_up)
+        if warm_up is None:
+            warm_up = usual_warm_up(base.trainer.steps)
+        geared = self.gears
+        if geared is None:
+            geared = before is None or GEARS in before.extras
+        if placements is None:
+            placements = before.placements if before else tuple(PLACEMENTS)
+        arms_of(base, placements, None, ())  # refuses a placement that there is not
+        supervised = self.supervised
+        if supervised is None:
+            supervised = before is None or before.supervised
+        return BenchPlan(
+            base=base,
+            placements=placements,
+            extras=(*([GEARS] if geared else []), ADAPTIVE, CLOCKS),
+            seeds=seeds or (before.seeds if before else DEFAULT_SEEDS),
+            warm_up=warm_up,
+            supervised=supervised,
+            reward=self.reward if before is None or self.reward is not None else before.reward,
+            correct=self.correct if before is None or self.correct is not None else before.correct,
+        )
+
+    def _settings(self) -> list[str]:
+        """What the flags say of the accelerator, as settings."""
+        found, accelerator = [], self.accelerator
+        if self.engine is not None:
+            found.append(f'engine.offload={{type="{self.engine}"}}')
+        if self.engine == "torch" and accelerator is None:
+            accelerator = "host_cpu"
+        if accelerator is not None:
+            found.append(f"devices.accelerator={accelerator}")
+        return found
+
+
 @bench_app.command("tokens-per-joule")
+@with_options
 def tokens_per_joule(
-    config: ConfigOption = None,
-    overrides: OverridesOption = None,
-    seeds: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="Seeds of the runs (42,1337,2025).")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of a run (40, or the config's).")
-    ] = None,
-    warm_up: Annotated[
-        int | None, typer.Option(min=0, help="First steps of a run that do not count (8).")
-    ] = None,
-    placements: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help=f"Placements ({_ALL}).")
-    ] = None,
-    gears: Annotated[
-        bool | None,
-        typer.Option(
-            "--gears/--no-gears",
-            help="Train in a lower numeric format too, where there is one (yes).",
-        ),
-    ] = None,
-    supervised: Annotated[
-        bool | None,
-        typer.Option("--supervised/--no-supervised", help="Train on reference answers too (yes)."),
-    ] = None,
-    engine: Annotated[
-        Literal["fpga", "torch"] | None,
-        typer.Option(help="What computes offloaded stages: a card, or torch beside the trainer."),
-    ] = None,
-    accelerator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Profile of the device that does.")
-    ] = None,
-    reward: Annotated[
-        float | None, typer.Option(help="Held-out reward to reach (the highest that all reach).")
-    ] = None,
-    correct: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Share of right answers to reach (likewise)."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Runs and results; gone on with if there.")
-    ] = None,
-    join: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Run nothing: join these results. Repeatable."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print a row for each run.")] = False,
+    *, config: ConfigOption = None, overrides: OverridesOption = None, asked: BenchOptions
 ) -> None:
     """Compare placements by the output tokens that a joule buys.
 
@@ -105,99 +141,16 @@ def tokens_per_joule(
     """
     from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 
+    as_json, as_csv, out = asked.as_json, asked.as_csv, asked.out
     if as_json and as_csv:
         raise UserError("--json and --csv go one at a time")
-    if join:
-        _show(_joined(join, out), as_json, as_csv)
+    if asked.join:
+        _show(_joined(asked.join, out), as_json, as_csv)
         return
-    folder = BenchFolder((out or Path(f"runs/tokens-per-joule-{_now()}")).expanduser())
-    asked = _Asked(
-        seeds=None if seeds is None else _whole_numbers("--seeds", seeds),
-        placements=None if placements is None else tuple(_words(placements)),
-        gears=gears,
-        supervised=supervised,
-        reward=reward,
-        correct=correct,
-        warm_up=warm_up,
-    )
-    settings = [*(overrides or ()), *_settings(engine, accelerator)]
-    plan = asked.plan(folder, config, settings, steps)
+    now = time.strftime("%Y%m%d-%H%M%S")
+    folder = BenchFolder((out or Path(f"runs/tokens-per-joule-{now}")).expanduser())
+    plan = asked.plan(folder, config, overrides)
     _show(_run(plan, folder), as_json, as_csv, folder)
-
-
-def _now() -> str:
-    return time.strftime("%Y%m%d-%H%M%S")
-
-
-def _settings(engine: str | None, accelerator: str | None) -> list[str]:
-    """What the flags say of the accelerator, as settings."""
-    found = []
-    if engine is not None:
-        found.append(f'engine.offload={{type="{engine}"}}')
-    if engine == "torch" and accelerator is None:
-        accelerator = "host_cpu"
-    if accelerator is not None:
-        found.append(f"devices.accelerator={accelerator}")
-    return found
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What the flags ask for; None: as in the folder's plan, else the default."""
-
-    seeds: tuple[int, ...] | None
-    placements: tuple[str, ...] | None
-    gears: bool | None
-    supervised: bool | None
-    reward: float | None
-    correct: float | None
-    warm_up: int | None
-
-    def plan(
-        self,
-        folder: BenchFolder,
-        config: str | None,
-        settings: Sequence[str],
-        steps: int | None,
-    ) -> BenchPlan:
-        """Make the plan.
-
-        Raises:
-            UserError: for a flag, a config or a folder that cannot be used.
-        """
-        from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS, arms_of
-        from ecorl.bench.tokens_per_joule.plan import DEFAULT_SEEDS, BenchPlan, usual_warm_up
-
-        before = folder.plan()[0] if folder.is_begun else None
-        warm_up = self.warm_up
-        if warm_up is None and before is not None:
-            warm_up = before.warm_up
-        if before is not None and config is None and not settings and steps is None:
-            base = before.base
-        else:
-            base = _base(config, settings, steps, warm_up)
-        if warm_up is None:
-            warm_up = usual_warm_up(base.trainer.steps)
-        geared = self.gears
-        if geared is None:
-            geared = before is None or GEARS in before.extras
-        placements = self.placements
-        if placements is None:
-            placements = before.placements if before else tuple(PLACEMENTS)
-        arms_of(base, placements, None, ())  # refuses a placement that there is not
-        supervised = self.supervised
-        if supervised is None:
-            supervised = before is None or before.supervised
-        return BenchPlan(
-            base=base,
-            placements=placements,
-            extras=(*([GEARS] if geared else []), ADAPTIVE, CLOCKS),
-            seeds=self.seeds or (before.seeds if before else DEFAULT_SEEDS),
-            warm_up=warm_up,
-            supervised=supervised,
-            reward=self.reward if before is None or self.reward is not None else before.reward,
-            correct=self.correct if before is None or self.correct is not None else before.correct,
-        )
 
 
 def _base(

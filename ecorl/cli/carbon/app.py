@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ecorl.cli.exits import FAULT, help_without_command
-from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
+from ecorl.cli.options import (
+    ConfigOption,
+    JsonOption,
+    OverridesOption,
+    chosen_config,
+    option,
+    with_options,
+)
 from ecorl.cli.output import make_console, writable
 from ecorl.control import Gear
 from ecorl.controllers.planning.defaults import COMPARED, EXPONENT, FP8_GAIN
@@ -20,150 +26,96 @@ from ecorl.devices.llama import MODEL_SIZES
 GPU, WORKERS, MODEL = "h100_sxm", 8, "8b"
 """Of a modelled table, where neither option nor config says."""
 
-TableOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="TOML of power and throughput by width and gear, as `ecorl carbon profile` writes it; "
-        "else carbon.control.table, else one is modelled from the next options."
-    ),
-]
-GpuOption = Annotated[
-    str | None, typer.Option(help=f"Of a modelled table: profile of a worker (default: {GPU}).")
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(min=1, help=f"Of a modelled table: workers at most (default: {WORKERS})."),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        help=f"Of a modelled table: size that is trained, {', '.join(MODEL_SIZES)} "
-        f"(default: {MODEL})."
-    ),
-]
-Fp8GainOption = Annotated[
-    float | None,
-    typer.Option(
-        help=f"Of a modelled table: throughput of FP8 over BF16 (default: {FP8_GAIN:g}, published "
-        "for 8 B by torchao)."
-    ),
-]
-ScalingOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Of a modelled table: power of the width with which throughput grows "
-        f"(default: {EXPONENT:g}, assumed)."
-    ),
-]
-TokensOption = Annotated[
-    float | None, typer.Option(help="Tokens to train; else carbon.control.tokens.")
-]
-DeadlineOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DATE", help="When the last token has to be trained, e.g. 2026-03-01T08:00Z; UTC."
-    ),
-]
+_TOKENS = "Tokens to train; else carbon.control.tokens."
+_DEADLINE = "When the last token has to be trained, e.g. 2026-03-01T08:00Z; UTC."
+
 PlotOption = Annotated[
     Path | None, typer.Option(help="PNG of the intensity, and of width and gear over time.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-
-class ForecastKind(StrEnum):
-    """What controllers are told of the time ahead."""
-
-    NONE = "none"
-    KIND = "kind"
-    ARCHIVED = "archived"
+ForecastKind = Literal["none", "kind", "archived"]
+"""What controllers are told of the time ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableTerms:
-    """What the options say about the table; None: nothing.
+    """What the options say about the table; None: nothing."""
 
-    Attributes:
-        path: of a table.
-        gpu: profile of a worker, for a modelled table.
-        workers: its largest width.
-        model: size of the model that is trained.
-        fp8_gain: throughput of FP8 over BF16.
-        scaling: power of the width with which throughput grows.
-    """
-
-    path: Path | None = None
-    gpu: str | None = None
-    workers: int | None = None
-    model: str | None = None
-    fp8_gain: float | None = None
-    scaling: float | None = None
+    table: Path | None = option(
+        "TOML of power and throughput by width and gear, as `ecorl carbon profile` writes it; "
+        "else carbon.control.table, else one is modelled from the next options."
+    )
+    gpu: str | None = option(f"Of a modelled table: profile of a worker (default: {GPU}).")
+    workers: int | None = option(
+        f"Of a modelled table: workers at most (default: {WORKERS}).", min=1
+    )
+    model: str | None = option(
+        f"Of a modelled table: size that is trained, {', '.join(MODEL_SIZES)} (default: {MODEL})."
+    )
+    fp8_gain: float | None = option(
+        f"Of a modelled table: throughput of FP8 over BF16 (default: {FP8_GAIN:g}, published "
+        "for 8 B by torchao)."
+    )
+    scaling: float | None = option(
+        "Of a modelled table: power of the width with which throughput grows "
+        f"(default: {EXPONENT:g}, assumed)."
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class SpanTerms:
-    """What the options say about time and budget; None: nothing.
+class PlannedSpan:
+    """What the options say about time and budget of a plan; None: nothing."""
 
-    Attributes:
-        tokens: to train.
-        deadline: date of the hard deadline.
-        days: the same, from the start on.
-        start: date of the begin.
-        soft_deadline: date by which training should be over.
-        slack: time there is over the least time that the tokens take.
-        every_days: from one start to the next.
-    """
+    trace: Path | None = option(
+        "Recording in the place of the config's feeds; what it has after the start is not "
+        "looked at.",
+        "FILE",
+    )
+    tokens: float | None = option(_TOKENS)
+    deadline: str | None = option(_DEADLINE, "DATE")
+    days: float | None = option(
+        "The deadline as days after the start. One of the two, or carbon.control.deadline.",
+        min=0.01,
+    )
+    soft_deadline: str | None = option(
+        "When training should be over; each hour after it counts as carbon.control.late_g_per_h.",
+        "DATE",
+    )
+    start: str | None = option(
+        "When training may begin, UTC; by default now, or where an older recording ends.", "DATE"
+    )
 
-    tokens: float | None = None
-    deadline: str | None = None
-    days: float | None = None
-    start: str | None = None
-    soft_deadline: str | None = None
-    slack: float | None = None
-    every_days: float | None = None
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSpan:
+    """What is played, and what the options say about time and budget of it; None: nothing."""
+
+    controller: list[str] | None = option(
+        "To play; repeatable. The static ones always stand "
+        f"beside (default: {', '.join(COMPARED)}).",
+        "NAME",
+    )
+    days: float | None = option("To the deadline (default: 30).", min=0.04, max=3660)
+    deadline: str | None = option(_DEADLINE, "DATE")
+    slack: float | None = option(
+        "Time there is over the least time that the tokens take (default: 1.67).", min=1, max=1000
+    )
+    tokens: float | None = option(_TOKENS)
+    start: str | None = option(
+        "Begin of the training, UTC (default: 60 days after the recording's).", "DATE"
+    )
+    every_days: float | None = option(
+        "Play again every so many days; figures are then means.", min=0.04
+    )
 
 
+@with_options
 def plan(
+    *,
     config: ConfigOption = None,
     overrides: OverridesOption = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Recording in the place of the config's feeds; what it "
-            "has after the start is not looked at.",
-        ),
-    ] = None,
-    tokens: TokensOption = None,
-    deadline: DeadlineOption = None,
-    days: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01,
-            help="The deadline as days after the start. One of the two, or "
-            "carbon.control.deadline.",
-        ),
-    ] = None,
-    soft_deadline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATE",
-            help="When training should be over; each hour after it counts "
-            "as carbon.control.late_g_per_h.",
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATE",
-            help="When training may begin, UTC; by default now, or where an older recording ends.",
-        ),
-    ] = None,
-    table: TableOption = None,
-    gpu: GpuOption = None,
-    workers: WorkersOption = None,
-    model: ModelOption = None,
-    fp8_gain: Fp8GainOption = None,
-    scaling: ScalingOption = None,
+    span: PlannedSpan,
+    terms: TableTerms,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
@@ -175,14 +127,14 @@ def plan(
     """  # fmt: skip
     plot = writable(plot, "--plot")
     settings = chosen_config(config, overrides)
-    span = SpanTerms(tokens, deadline, days, start, soft_deadline)
-    terms = TableTerms(table, gpu, workers, model, fp8_gain, scaling)
     from ecorl.cli.carbon.planning.plan import run_plan
 
-    run_plan(settings, trace, span, terms, plot, as_json=as_json)
+    run_plan(settings, span, terms, plot, as_json=as_json)
 
 
+@with_options
 def simulate(
+    *,
     traces: Annotated[
         Path | None,
         typer.Option(
@@ -196,51 +148,15 @@ def simulate(
     ] = None,
     config: ConfigOption = None,
     overrides: OverridesOption = None,
-    controller: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="To play; repeatable. The static ones always stand "
-            f"beside (default: {', '.join(COMPARED)}).",
-        ),
-    ] = None,
-    days: Annotated[
-        float | None, typer.Option(min=0.04, max=3660, help="To the deadline (default: 30).")
-    ] = None,
-    deadline: DeadlineOption = None,
-    slack: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            max=1000,
-            help="Time there is over the least time that the tokens take (default: 1.67).",
-        ),
-    ] = None,
-    tokens: TokensOption = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATE",
-            help="Begin of the training, UTC (default: 60 days after the recording's).",
-        ),
-    ] = None,
-    every_days: Annotated[
-        float | None,
-        typer.Option(min=0.04, help="Play again every so many days; figures are then means."),
-    ] = None,
-    table: TableOption = None,
-    gpu: GpuOption = None,
-    workers: WorkersOption = None,
-    model: ModelOption = None,
-    fp8_gain: Fp8GainOption = None,
-    scaling: ScalingOption = None,
+    span: SimulatedSpan,
+    terms: TableTerms,
     forecast: Annotated[
         ForecastKind,
         typer.Option(
             help="What controllers know: the past alone; also the recording ahead, with "
             "made-up errors of 6 to 12 %; or with errors as archived forecasts had."
         ),
-    ] = ForecastKind.NONE,
+    ] = "none",
     as_json: JsonOption = False,
     csv_file: Annotated[
         Path | None,
@@ -255,12 +171,11 @@ def simulate(
     """  # fmt: skip
     plot, csv_file = writable(plot, "--plot"), writable(csv_file, "--csv")
     settings = chosen_config(config, overrides)
-    span = SpanTerms(tokens, deadline, days, start, None, slack, every_days)
-    terms = TableTerms(table, gpu, workers, model, fp8_gain, scaling)
-    from ecorl.cli.carbon.planning.simulate import Asked, run_simulation
+    from ecorl.cli.carbon.planning.simulate import run_simulation
 
-    asked = Asked(traces, tuple(controller or COMPARED), forecast, csv_file, plot, as_json)
-    run_simulation(settings, span, terms, asked)
+    run_simulation(
+        settings, traces, span, terms, forecast, rows=csv_file, plot=plot, as_json=as_json
+    )
 
 
 def profile(
@@ -301,8 +216,6 @@ _HELP = "Say what the grid emits now and later, and when to train."
 
 carbon_app = typer.Typer(help=_HELP)
 
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @carbon_app.callback(invoke_without_command=True)
 def _top(context: typer.Context) -> None:
@@ -312,7 +225,7 @@ def _top(context: typer.Context) -> None:
 
 @carbon_app.command()
 def now(
-    config: ConfigOption = None, overrides: OverridesOption = None, as_json: _Json = False
+    config: ConfigOption = None, overrides: OverridesOption = None, as_json: JsonOption = False
 ) -> None:
     """Say what the grid emits now, and whether a run would train.
 
@@ -337,7 +250,7 @@ def forecast(
     config: ConfigOption = None,
     overrides: OverridesOption = None,
     hours: Annotated[int, typer.Option(min=1, max=48, help="Of the table.")] = 24,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what the grid will emit, and when the next clean window is.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from ecorl.cli.output import make_console, say, writable, writing
+from ecorl.cli.plan.app import PlanOptions
 from ecorl.cli.plan.episodes import EpisodeTerms, play_episodes
 from ecorl.cli.plan.table import answer_table, used, what_if_table
 from ecorl.cli.plan.words import sentences
@@ -163,150 +164,95 @@ def write_csv(rows: Sequence[WhatIf], path: Path) -> None:
             )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PlanQuestion:
-    """What a person asks.
+def read(asked: PlanOptions) -> tuple[PlannedJob, PlanTerms]:
+    """Read file and options.
 
-    Attributes:
-        config: file with keys of `PlannedJob` and of `PlanTerms`, or None.
-        job, terms: values of the options by key; None where an option was not given.
-        run: record of a run whose stages' shares count; None: not asked for.
-        fitted: calibration whose figures count; None: not asked for.
-        shares: texts such as ``generation=0.7``.
+    Args:
+        asked: what is asked.
+
+    Raises:
+        ConfigError: for a value that cannot be.
     """
-
-    config: Path | None
-    job: Mapping[str, Any]
-    terms: Mapping[str, Any]
-    run: Path | None = None
-    fitted: Path | None = None
-    shares: tuple[str, ...] = ()
-
-    def read(self) -> tuple[PlannedJob, PlanTerms]:
-        """Read file and options.
-
-        Raises:
-            ConfigError: for a value that cannot be.
-        """
-        job, terms = plan_values(self.config, {**self.job, **self.terms}, (PlannedJob, PlanTerms))
-        return PlannedJob(**job), PlanTerms(**terms)
-
-    def own(self, length: float) -> OwnStages | None:
-        """Return what the user has measured or told of the stages.
-
-        Args:
-            length: mean completion, tokens.
-
-        Raises:
-            ConfigError: when more than one source is named.
-            RunError: for a run that cannot be used.
-        """
-        given = {"--run": self.run, "--fitted": self.fitted, "--share": self.shares or None}
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise ConfigError(named[1], str(given[named[1]]), f"nothing beside {named[0]}")
-        if self.run is not None:
-            return stages_of_run(self.run)
-        if self.fitted is not None:
-            from ecorl.policy.calibration.stages import load_calibration
-
-            return stages_of_calibration(load_calibration(self.fitted), length)
-        return told_shares(self.shares)
+    given = _given(asked, PlannedJob) | _given(asked, PlanTerms)
+    job, terms = plan_values(asked.config, given, (PlannedJob, PlanTerms))
+    return PlannedJob(**job), PlanTerms(**terms)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOutput:
-    """How an answer is given.
+def _given(asked: PlanOptions, kind: type[PlannedJob | PlanTerms]) -> dict[str, Any]:
+    """The options by the keys of a part of the config; None where one was not given."""
+    return {f.name: getattr(asked, f.name) for f in fields(kind)}
 
-    Attributes:
-        what_ifs: file with a grid of jobs in place of one; None: there is none.
-        plot: the picture; None: not asked for.
-        csv: where the rows of a grid are written as well; None: nowhere.
-        as_json: whether JSON is printed in place of text.
-        thorough: whether episodes are played as well.
-        policy: policy file for the episodes; None: not given.
-        iterations, seeds: length and number of the episodes; None: not given.
-    """
 
-    what_ifs: Path | None = None
-    plot: Path | None = None
-    csv: Path | None = None
-    as_json: bool = False
-    thorough: bool = False
-    policy: Path | None = None
-    iterations: int | None = None
-    seeds: int | None = None
+def _own(asked: PlanOptions, length: float) -> OwnStages | None:
+    """What the user has measured or told of the stages; `length`: mean completion, tokens."""
+    shares = tuple(asked.share or ())
+    given = {"--run": asked.run, "--fitted": asked.fitted, "--share": shares or None}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigError(named[1], str(given[named[1]]), f"nothing beside {named[0]}")
+    if asked.run is not None:
+        return stages_of_run(asked.run)
+    if asked.fitted is not None:
+        from ecorl.policy.calibration.stages import load_calibration
 
-    def episodes(self, job: PlannedJob) -> EpisodeTerms | None:
-        """Return how episodes are played; None where none are.
+        return stages_of_calibration(load_calibration(asked.fitted), length)
+    return told_shares(shares)
 
-        Args:
-            job: as it was asked about; under the paper's costs episodes are all there is.
 
-        Raises:
-            ConfigError: for options that do not go together.
-        """
-        if self.thorough or job.calibration == "paper":
-            if self.as_json:
-                raise ConfigError("--json", True, "nothing beside --thorough")
-            return EpisodeTerms(
-                self.iterations or _N_ITERATIONS, self.seeds or _N_SEEDS, self.policy
-            )
-        for option, value in (
-            ("--policy", None if self.policy is None else str(self.policy)),
-            ("--iterations", self.iterations),
-            ("--seeds", self.seeds),
-        ):
-            if value is not None:
-                raise ConfigError(option, value, "nothing without --thorough")
-        return None
+def _episodes(asked: PlanOptions, job: PlannedJob) -> EpisodeTerms | None:
+    """How episodes are played; under the paper's costs they are all there is. None: not at all."""
+    if asked.thorough or job.calibration == "paper":
+        if asked.as_json:
+            raise ConfigError("--json", True, "nothing beside --thorough")
+        return EpisodeTerms(
+            asked.iterations or _N_ITERATIONS, asked.seeds or _N_SEEDS, asked.policy
+        )
+    for option, value in (
+        ("--policy", None if asked.policy is None else str(asked.policy)),
+        ("--iterations", asked.iterations),
+        ("--seeds", asked.seeds),
+    ):
+        if value is not None:
+            raise ConfigError(option, value, "nothing without --thorough")
+    return None
 
 
 _N_ITERATIONS, _N_SEEDS = 40, 4
 
 
-def answer(question: PlanQuestion, asked: PlanOutput) -> None:
+def answer(asked: PlanOptions) -> None:
     """Answer a question, about one job or about a grid of them.
 
     Args:
-        question: what is asked.
-        asked: how the answer is given.
+        asked: what is asked, and how the answer is given.
 
     Raises:
         ConfigError: for a value that cannot be, or options that do not go together.
+        RunError: for a run that cannot be used.
     """
     plot, csv = writable(asked.plot, "--plot"), writable(asked.csv, "--csv")
     if asked.what_ifs is None:
         if csv is not None:
             raise ConfigError("--csv", str(csv), "nothing without --what-ifs")
-        answer_job(question, replace(asked, plot=plot))
+        _answer_job(asked, plot)
         return
     for option, value in (
         ("--plot", plot),
         ("--thorough", asked.thorough or None),
-        ("--run", question.run),
-        ("--fitted", question.fitted),
-        ("--share", question.shares or None),
-        ("--config", question.config),
+        ("--run", asked.run),
+        ("--fitted", asked.fitted),
+        ("--share", tuple(asked.share or ()) or None),
+        ("--config", asked.config),
     ):
         if value is not None:
             raise ConfigError(option, str(value), "nothing beside --what-ifs")
-    answer_grid(question, asked.what_ifs, csv, as_json=asked.as_json)
+    _answer_grid(asked, asked.what_ifs, csv)
 
 
-def answer_job(question: PlanQuestion, asked: PlanOutput) -> None:
-    """Answer for one job, each of its algorithms by itself.
-
-    Args:
-        question: what is asked.
-        asked: how the answer is given.
-
-    Raises:
-        ConfigError: for a value that cannot be.
-    """
-    job, terms = question.read()
-    own, plot = question.own(job.length), asked.plot
-    episodes = asked.episodes(job)
+def _answer_job(asked: PlanOptions, plot: Path | None) -> None:
+    """Answer for one job, each of its algorithms by itself."""
+    job, terms = read(asked)
+    own, episodes = _own(asked, job.length), _episodes(asked, job)
     if job.calibration == "paper":
         _only_by_episodes(plot, own)
     if episodes is not None:
@@ -362,25 +308,16 @@ def _tell(
             say(line, console)
 
 
-def answer_grid(question: PlanQuestion, path: Path, csv: Path | None, *, as_json: bool) -> None:
-    """Answer for each job of a file.
-
-    Args:
-        question: what is asked; its options go before the file's values.
-        path: the TOML file.
-        csv: where the rows are written as well; None: nowhere.
-        as_json: whether JSON is printed in place of text.
-
-    Raises:
-        ConfigError: for a value that cannot be.
-    """
-    terms = PlanTerms(**{key: value for key, value in question.terms.items() if value is not None})
-    grid = what_if_grid(path, question.job)
+def _answer_grid(asked: PlanOptions, path: Path, csv: Path | None) -> None:
+    """Answer for each job of a file; the options go before the file's values."""
+    told = {key: value for key, value in _given(asked, PlanTerms).items() if value is not None}
+    terms = PlanTerms(**told)
+    grid = what_if_grid(path, _given(asked, PlannedJob))
     found = list(what_ifs(grid, LeverLimits(slowdown=terms.slowdown)))
     if csv is not None:
         with writing(csv, "--csv"):
             write_csv(found, csv)
-    if as_json:
+    if asked.as_json:
         say(json.dumps([what_if_data(row) for row in found], indent=2, allow_nan=False))
         return
     for line in what_if_table(found):

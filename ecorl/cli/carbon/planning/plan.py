@@ -16,7 +16,7 @@ from ecorl.carbon.chain import FeedChain
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.cli.carbon.app import GPU, MODEL, WORKERS, SpanTerms, TableTerms
+from ecorl.cli.carbon.app import GPU, MODEL, WORKERS, PlannedSpan, TableTerms
 from ecorl.cli.carbon.asking import Kind, answer_of, open_chains
 from ecorl.cli.carbon.now import refusal_text
 from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
@@ -55,7 +55,7 @@ def table_of(terms: TableTerms, config: Config) -> GearTable:
         ConfigError: for a table or a profile that cannot be used, and for options of a modelled
             table beside another one.
     """
-    path = terms.path or config.carbon.control.table
+    path = terms.table or config.carbon.control.table
     if path is None:
         return _modelled(terms, config)
     options = {
@@ -120,21 +120,24 @@ def seconds_of(text: str | None, option: str) -> float | None:
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
 
 
-def deadline_of(config: Config, start_s: float, terms: SpanTerms) -> float | None:
+def deadline_of(
+    config: Config, start_s: float, deadline: str | None, days: float | None
+) -> float | None:
     """The hard deadline that the options name, else that of the config; None: there is none.
 
     Args:
         config: of the command.
         start_s: begin of the training, s since 1970.
-        terms: what the options say.
+        deadline: its date, as an option says.
+        days: the same from the start on.
 
     Raises:
         ConfigError: when two are given, or the deadline does not lie after the start.
     """
-    c, days = config.carbon.control, terms.days
-    if terms.deadline is not None and days is not None:
+    c = config.carbon.control
+    if deadline is not None and days is not None:
         raise ConfigError("--days", days, "nothing beside --deadline, or the other way round")
-    found, key = seconds_of(terms.deadline, "--deadline"), "--deadline"
+    found, key = seconds_of(deadline, "--deadline"), "--deadline"
     if days is not None:
         return start_s + days * DAY_S
     if found is None and c.deadline_in_s is not None:
@@ -198,8 +201,7 @@ _UP_TO_DATE_S = 2 * DAY_S
 
 def run_plan(
     config: Config,
-    trace: Path | None,
-    span: SpanTerms,
+    span: PlannedSpan,
     terms: TableTerms,
     plot: Path | None,
     *,
@@ -209,8 +211,7 @@ def run_plan(
 
     Args:
         config: of the command.
-        trace: recording in the place of the config's feeds.
-        span: time and budget.
+        span: time and budget, and the recording in the place of the config's feeds.
         terms: the table.
         plot: the PNG; None: not asked for.
         as_json: whether JSON is printed.
@@ -222,12 +223,12 @@ def run_plan(
     """
     start_s, soft_s = seconds_of(span.start, "--start"), _soft(config, span.soft_deadline)
     table = table_of(terms, config)
-    if trace is None:
+    if span.trace is None:
         past, now_s = _fed(config), time.time() if start_s is None else start_s
     else:
-        past, now_s = _recorded(trace, scope_of(config), start_s)
+        past, now_s = _recorded(span.trace, scope_of(config), start_s)
     begin_s = past.begin_s(now_s)
-    end_s = deadline_of(config, begin_s, span)
+    end_s = deadline_of(config, begin_s, span.deadline, span.days)
     if end_s is None:
         end_s = _by_slack(config, past, table, begin_s, span.tokens)
     problem = _problem(config, past, table, (begin_s, end_s), span.tokens, soft_s)
