@@ -120,10 +120,10 @@ def compare(baseline: RunSummary, other: RunSummary) -> Comparison:
         _power(baseline, other),
         *(_emissions(baseline, other, kind) for kind in _kinds(baseline, other)),
         _plain("run time", "s", baseline.run_time_s, other.run_time_s),
-        _memory("peak memory of the devices", baseline.peak_memory_device_bytes,
-                other.peak_memory_device_bytes),
-        _memory("peak memory of the training process", baseline.peak_memory_host_bytes,
-                other.peak_memory_host_bytes),
+        _plain("peak memory of the devices", "bytes", baseline.peak_memory_device_bytes,
+               other.peak_memory_device_bytes),
+        _plain("peak memory of the training process", "bytes", baseline.peak_memory_host_bytes,
+               other.peak_memory_host_bytes),
         # A share of a loss is none: it has no zero that means anything.
         replace(_plain("loss of the last step", "", baseline.final_loss, other.final_loss),
                 share=None),
@@ -162,11 +162,11 @@ def _withheld(figure: Compared, why: str | None) -> Compared:
 
 
 def _energy(a: RunSummary, b: RunSummary) -> Compared:
-    return _sourced(
-        "energy", "J",
-        None if a.energy is None else (a.energy.energy_j, a.energy.provenance, a.energy.at_least),
-        None if b.energy is None else (b.energy.energy_j, b.energy.provenance, b.energy.at_least),
-    )  # fmt: skip
+    first, second = (
+        None if s.energy is None else (s.energy.energy_j, s.energy.provenance, s.energy.at_least)
+        for s in (a, b)
+    )
+    return _sourced("energy", "J", first, second)
 
 
 def _power(a: RunSummary, b: RunSummary) -> Compared:
@@ -224,24 +224,16 @@ def _emissions(a: RunSummary, b: RunSummary, kind: IntensityKind) -> Compared:
     if found.saved is None or one is None or two is None:
         return found
     why = _unlike(one, two)
-    if why is None:
-        return found
-    return Compared(
-        name, found.unit, found.baseline, found.other,
-        found.baseline_provenance, found.other_provenance, reason=why,
-    )  # fmt: skip
+    return found if why is None else replace(found, saved=None, share=None, reason=why)
 
 
 def _unlike(one: EmissionFigure, two: EmissionFigure) -> str | None:
     """Why the grams of two runs are not of one kind, or None."""
-    told = [
-        ("of", {one.gas}, {two.gas}),
-        ("by", {str(f.scope) for f in one.feeds}, {str(f.scope) for f in two.feeds}),
-        ("by", {str(f.basis) for f in one.feeds}, {str(f.basis) for f in two.feeds}),
-        ("by intensities that are", {str(f.provenance) for f in one.feeds},
-         {str(f.provenance) for f in two.feeds}),
-    ]  # fmt: skip
-    for word, first, second in told:
+    if one.gas != two.gas:
+        return f"of {_listed({one.gas})} against {_listed({two.gas})}"
+    told = {"scope": "by", "basis": "by", "provenance": "by intensities that are"}
+    for name, word in told.items():
+        first, second = ({str(getattr(f, name)) for f in e.feeds} for e in (one, two))
         if first != second:
             return f"{word} {_listed(first)} against {_listed(second)}"
     return None
@@ -295,10 +287,6 @@ def _intensity(
     compared = _sourced(name, "g/kWh", found[0], found[1])
     # Of a run that waited for nothing nobody asks where it began.
     return compared if None not in found else replace(compared, reason=None)
-
-
-def _memory(name: str, a: int | None, b: int | None) -> Compared:
-    return _plain(name, "bytes", a, b)
 
 
 def _wait_s(s: RunSummary) -> float | None:

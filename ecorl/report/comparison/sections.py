@@ -12,6 +12,7 @@ from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.render.lines import Section, Table, table
 from ecorl.report.render.numbers import (
     MISSING,
+    count,
     duration,
     edi_unit,
     figure,
@@ -97,7 +98,8 @@ def _provenances(figure: Compared) -> dict[str, str | None]:
 
 def _accuracy(c: Comparison) -> dict[str, float | bool | str | None] | None:
     """The evaluation of right answers, in per cent; None where the runs share none."""
-    found = next((s for s in c.scores if _is_accuracy(s)), None)
+    right = (s for s in c.scores if is_correctness(s.name) and s.is_share)
+    found = next(right, None)
     if found is None:
         return None
     return {
@@ -108,10 +110,6 @@ def _accuracy(c: Comparison) -> dict[str, float | bool | str | None] | None:
         "degradation_standard_error": scaled(found.difference_error, 100.0),
         "paired": found.paired,
     }
-
-
-def _is_accuracy(scores: ScoresCompared) -> bool:
-    return is_correctness(scores.name) and scores.is_share
 
 
 def _memory(c: Comparison) -> dict[str, float | str | None]:
@@ -241,27 +239,21 @@ def _of_waiting(c: Comparison) -> list[str]:
     f = c.figure("waited")
     if not f.other and not f.baseline:
         return []
-    return [f"It waited {duration(f.other)} for cleaner electricity, the first {_or_not(f)}."]
-
-
-def _or_not(f: Compared) -> str:
-    return duration(f.baseline) if f.baseline else "did not wait"
+    first = duration(f.baseline) if f.baseline else "did not wait"
+    return [f"It waited {duration(f.other)} for cleaner electricity, the first {first}."]
 
 
 def _of_scores(s: ScoresCompared) -> str:
     error = "" if s.difference_error is None else f" ± {_scaled(s, s.difference_error)} (SE)"
     how = "over the same items" if s.paired else "over other items"
     sign = "+" if s.difference > 0 else ""
-    told = f"{sign}{_scaled(s, s.difference)}{error}{_unit(s)}"
+    points = " percentage points" if s.is_share else ""
+    told = f"{sign}{_scaled(s, s.difference)}{error}{points}"
     return f"{s.name}: {_value(s, s.baseline)} and {_value(s, s.other)}, {told} {how}."
 
 
 def _scaled(s: ScoresCompared, value: float) -> str:
     return figure(100.0 * value if s.is_share else value)
-
-
-def _unit(s: ScoresCompared) -> str:
-    return " percentage points" if s.is_share else ""
 
 
 def _value(s: ScoresCompared, value: float) -> str:
@@ -296,19 +288,16 @@ def _told(f: Compared, which: int) -> str:
 
 def _figure_tables(figures: Sequence[Compared]) -> list[Table]:
     """A table for each provenance: a column never holds figures of two."""
-    shown = [f for f in figures if not (f.reason and f.saved is None) and not _is_empty(f)]
     by_provenance: dict[Provenance | None, list[Compared]] = {}
-    for f in shown:
+    for f in figures:
+        if (f.reason and f.saved is None) or (f.baseline is None and f.other is None):
+            continue
         told = f.other_provenance if f.other_provenance is not None else f.baseline_provenance
         by_provenance.setdefault(told, []).append(f)
     return [
         table(_HEADS, [_cells(f) for f in rows], 1, str(provenance))
         for provenance, rows in by_provenance.items()
     ]
-
-
-def _is_empty(f: Compared) -> bool:
-    return f.baseline is None and f.other is None
 
 
 def _cells(f: Compared) -> tuple[str, ...]:
@@ -352,14 +341,10 @@ def _work(c: Comparison) -> Section:
     one, two = c.baseline.work, c.other.work
     rows = [
         ("steps", f"{one.n_steps:,}", f"{two.n_steps:,}"),
-        ("samples", _whole(one.n_samples), _whole(two.n_samples)),
-        ("tokens", _whole(one.n_tokens), _whole(two.n_tokens)),
-        (
-            "effective batch size",
-            _whole(one.effective_batch_size),
-            _whole(two.effective_batch_size),
-        ),
-        ("accumulation steps", _whole(one.accumulation_steps), _whole(two.accumulation_steps)),
+        ("samples", count(one.n_samples), count(two.n_samples)),
+        ("tokens", count(one.n_tokens), count(two.n_tokens)),
+        ("effective batch size", count(one.effective_batch_size), count(two.effective_batch_size)),
+        ("accumulation steps", count(one.accumulation_steps), count(two.accumulation_steps)),
     ]
     if one.gears or two.gears:
         first, second = (shares_words(work.gears) or MISSING for work in (one, two))
@@ -371,7 +356,3 @@ def _work(c: Comparison) -> Section:
     if not c.likeness.same_work:
         lead = f"Not the same: {'; '.join((*c.likeness.amounts, *c.likeness.kinds))}."
     return Section("work", "Work", lead, "", (table(("", "first", "other"), rows, 1),))
-
-
-def _whole(value: int | None) -> str:
-    return MISSING if value is None else f"{value:,}"

@@ -10,7 +10,7 @@ from ecorl.html.pages import COLOURS, INK, MUTED, PAPER, draw
 from ecorl.records import Action
 from ecorl.report.decisions.model import DecisionKind, RunCourse
 from ecorl.report.render.lines import visible
-from ecorl.report.training_stage.model import StageBand, TrainingStageFacts
+from ecorl.report.training_stage.model import TrainingStageFacts
 from ecorl.report.training_stage.words import OWN_GEAR
 from ecorl.scheduler.words import action_name
 
@@ -50,10 +50,9 @@ def gear_plot(facts: TrainingStageFacts | None) -> str | None:
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         (ax,) = axes
-        seen: set[str] = set()
+        legend = _Legend()
         across = ax.get_xaxis_transform()
         for band in course.bands:
-            name = _name(band)
             height = _STRIP if band.is_pause else _STRIP * (band.width or 1) / widest
             ax.broken_barh(
                 [(band.start_s, max(band.end_s - band.start_s, 0.0))],
@@ -62,9 +61,8 @@ def gear_plot(facts: TrainingStageFacts | None) -> str | None:
                 facecolor=COLOURS["idle"] if band.is_pause else gear_colour(band.gear),
                 edgecolor=PAPER,
                 linewidth=0.4,
-                label=None if name in seen else visible(name),
+                label=legend(_PAUSED if band.is_pause else band.gear or OWN_GEAR),
             )
-            seen.add(name)
         if known:
             end_s = max(course.bands[-1].end_s, known[-1][0])
             times_s, values = zip(*known, strict=True)
@@ -86,10 +84,6 @@ def gear_plot(facts: TrainingStageFacts | None) -> str | None:
         figure.legend(loc="outside upper left", ncols=6, handlelength=1, columnspacing=1.2)
 
     return draw("gears", _GEARS_ALTERNATIVE, 2.3, 1, paint)
-
-
-def _name(band: StageBand) -> str:
-    return _PAUSED if band.is_pause else band.gear or OWN_GEAR
 
 
 def gear_colour(gear: str | None) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ecorl.control import SIMULATED, Gear
 from ecorl.records import Action, Role
-from ecorl.report.decisions.model import DecisionKind, DecisionStretch, RunCourse, RunningEnergy
+from ecorl.report.decisions.model import DecisionKind, DecisionStretch, RunCourse
 from ecorl.report.render.lines import GAP, Section, Table, aligned, table, visible, widths, wrapped
 from ecorl.report.render.numbers import MISSING, count, duration, figure
 from ecorl.report.training_stage.words import OWN_GEAR
@@ -40,12 +41,14 @@ def lanes(course: RunCourse, width: int, path: str, *, has_blocks: bool) -> list
     n = max(10, width - size - 2 * len(GAP))
     each_s = course.end_s / n if course.end_s > 0 else 1.0
     marks = _BLOCKS if has_blocks else _DIGITS
-    drawn = {name: _letters(spans, n, each_s) for name, spans in named.items()}
-    drawn |= {name: _levels(values(n, each_s), marks) for name, values in curves.items()}
+    letters = {name: _letters(spans, n, each_s) for name, spans in named.items()}
+    drawn = letters | {
+        name: _levels(_values_at(curve, n, each_s), marks) for name, curve in curves.items()
+    }
     lines = [f"{GAP}{name:<{size}}{GAP}{own}".rstrip() for name, own in drawn.items()]
     end = duration(course.end_s)
     lines.append(f"{GAP}{'':<{size}}{GAP}0 s{end:>{n - 3}}")
-    return [*lines, *wrapped(_legend(course, path, drawn), width)]
+    return [*lines, *wrapped(_legend(course, path, letters.values()), width)]
 
 
 def _place_letter(action: Action, path: str) -> str:
@@ -100,46 +103,27 @@ def _letter(times_s: dict[str, float]) -> str:
     return _BOTH if is_mixed else ranked[0][0]
 
 
-class _Intensity:
-    """The intensity at the middle of each column."""
-
-    def __init__(self, course: RunCourse) -> None:
-        self._steps = course.intensities
-
-    def __call__(self, n: int, each_s: float) -> list[float | None]:
-        found: list[float | None] = []
-        at = -1
-        for i in range(n):
-            while at + 1 < len(self._steps) and self._steps[at + 1][0] <= (i + 0.5) * each_s:
-                at += 1
-            found.append(None if at < 0 else self._steps[at][1])
-        return found
+_Curve = tuple[Sequence[tuple[float, float | None]], float, float | None]
+"""Times, s, with what holds from each on; the part of a column that it is read at; what was before
+the first of them."""
 
 
-class _Energy:
-    """The energy so far at the end of each column."""
-
-    def __init__(self, own: RunningEnergy) -> None:
-        self._points = own.points
-
-    def __call__(self, n: int, each_s: float) -> list[float | None]:
-        found: list[float | None] = []
-        at = 0
-        for i in range(n):
-            while at + 1 < len(self._points) and self._points[at + 1][0] <= (i + 1) * each_s:
-                at += 1
-            found.append(self._points[at][1])
-        return found
-
-
-def _curves(course: RunCourse) -> dict[str, _Intensity | _Energy]:
-    found: dict[str, _Intensity | _Energy] = {}
+def _curves(course: RunCourse) -> dict[str, _Curve]:
+    """The intensity, read at the middle of each column, and the energy so far, at its end."""
+    found: dict[str, _Curve] = {}
     if any(g is not None for _, g in course.intensities):
-        found["grid"] = _Intensity(course)
+        found["grid"] = (course.intensities, 0.5, None)
     for own in course.energy:
         name = "energy" if len(course.energy) == 1 else f"energy, {own.provenance}"
-        found[name] = _Energy(own)
+        found[name] = (own.points, 1.0, own.points[0][1])
     return found
+
+
+def _values_at(curve: _Curve, n: int, each_s: float) -> list[float | None]:
+    points, part, before = curve
+    times_s = [t_s for t_s, _ in points]
+    places = [bisect.bisect_right(times_s, (i + part) * each_s) - 1 for i in range(n)]
+    return [before if at < 0 else points[at][1] for at in places]
 
 
 def _levels(values: Sequence[float | None], marks: str) -> str:
@@ -151,9 +135,8 @@ def _levels(values: Sequence[float | None], marks: str) -> str:
     return "".join(_NOTHING if step is None else marks[step] for step in steps).rstrip()
 
 
-def _legend(course: RunCourse, path: str, drawn: dict[str, str]) -> str:
-    curves = _curves(course)
-    used = set("".join(own for name, own in drawn.items() if name not in curves))
+def _legend(course: RunCourse, path: str, letters: Iterable[str]) -> str:
+    used = set("".join(letters))
     actions = dict.fromkeys(placed.action for placed in course.placements)
     told = [f"{_place_letter(a, path)} {action_name(a, path)}" for a in Action if a in actions]
     gears = dict.fromkeys(b.gear for b in course.bands if not b.is_pause)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from pathlib import PurePath
 from typing import Any
@@ -23,6 +22,7 @@ from ecorl.report.render.key import key
 from ecorl.report.render.lines import Section, visible
 from ecorl.report.render.numbers import MISSING, bounded, duration, figure, grams, joules, share
 from ecorl.report.render.plots import plots
+from ecorl.report.sharing.files import plain
 from ecorl.report.training_stage.words import choices_words
 
 
@@ -213,17 +213,5 @@ def render_json(report: Report) -> str:
     ``decisions`` and ``expectation`` sum them up.
     """
     fields = (f.name for f in dataclasses.fields(report) if f.name != "placements")
-    data = {name: _plain(getattr(report, name)) for name in fields}
+    data = {name: plain(getattr(report, name)) for name in fields}
     return json.dumps(data, indent=1, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, str) else value

@@ -22,9 +22,9 @@ from ecorl.carbon.timeline import IntensityTimeline, timelines
 from ecorl.engines.containment import EngineBoundary
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
-from ecorl.records import Provenance, weakest
+from ecorl.records import Provenance
 from ecorl.report.aggregate import build_report
-from ecorl.report.energy.readings import DeviceReadings, attempt_spans, device_readings
+from ecorl.report.energy.readings import attempt_spans, device_readings
 from ecorl.report.energy.totals import simulated_cards
 from ecorl.report.model import Report
 from ecorl.report.run_config import RunConfig, read_config
@@ -88,7 +88,9 @@ def over_time(reader: LedgerReader, known: RunConfig) -> list[EmissionInterval]:
     starts_s = np.concatenate([r.starts_s + to_unix_s[r.attempt] for r in readings])
     ends_s = np.concatenate([r.ends_s + to_unix_s[r.attempt] for r in readings])
     energies_j = np.concatenate([r.energies_j for r in readings])
-    weak = np.concatenate([np.full(len(r.energies_j), _rank(r)) for r in readings])
+    weak = np.concatenate(
+        [np.full(len(r.energies_j), _PROVENANCES.index(r.provenance)) for r in readings]
+    )
     grid = timelines(reader, None if known.config is None else known.config.accounting)
     first_s = float(starts_s.min())
     length_s = max(SHORTEST_S, _rounded((float(ends_s.max()) - first_s) / MOST_ROWS))
@@ -120,10 +122,6 @@ def over_time(reader: LedgerReader, known: RunConfig) -> list[EmissionInterval]:
 
 
 _PROVENANCES = tuple(Provenance)
-
-
-def _rank(reading: DeviceReadings) -> int:
-    return _PROVENANCES.index(weakest(reading.provenance))
 
 
 def _rounded(seconds: float) -> float:

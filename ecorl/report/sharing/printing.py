@@ -12,7 +12,7 @@ from ecorl.report.aggregate import build_report
 from ecorl.report.energy.carbon_model import FeedFacts
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.model import DeviceTelemetry
-from ecorl.report.render.numbers import MISSING, duration, figure, share
+from ecorl.report.render.numbers import MISSING, count, duration, figure, share
 from ecorl.report.run_config import read_config
 from ecorl.report.sharing.summary import EmissionFigure, RunSummary, summarise
 from ecorl.report.training_stage.model import is_simulated
@@ -40,7 +40,7 @@ def _metadata(s: RunSummary) -> str:
     if emission is None or emission.carbon_g is None:
         lines.append("  # emissions: missing, no carbon intensity or no energy is known")
     else:
-        lines.append(f"  emissions: {emission.carbon_g:.6g}  # g{_bound(emission.at_least)}")
+        lines.append(f"  emissions: {emission.carbon_g:.6g}  # g{', at least' * emission.at_least}")
     lines.append(f"  source: {_quoted(_source(s, emission))}")
     lines.append(f"  hardware_used: {_quoted(', '.join(s.devices) or 'not recorded')}")
     lines += ["---", ""]
@@ -79,10 +79,6 @@ def _pue(s: RunSummary) -> str:
     return f"{pue.lowest:g} to {pue.highest:g}, mean {pue.mean:.3g}"
 
 
-def _bound(at_least: bool) -> str:
-    return ", at least" if at_least else ""
-
-
 def _section(s: RunSummary) -> str:
     rows = [
         *_energy_rows(s),
@@ -91,12 +87,13 @@ def _section(s: RunSummary) -> str:
         *_waiting_rows(s),
         ("Run time", duration(s.run_time_s)),
         ("Hardware", ", ".join(s.devices) or MISSING),
-        *_memory_rows(s),
-        ("Effective batch size", _count(s.work.effective_batch_size)),
-        ("Gradient accumulation steps", _count(s.work.accumulation_steps)),
+        ("Peak memory of the devices", _bytes(s.peak_memory_device_bytes)),
+        ("Peak memory of the training process", _bytes(s.peak_memory_host_bytes)),
+        ("Effective batch size", count(s.work.effective_batch_size)),
+        ("Gradient accumulation steps", count(s.work.accumulation_steps)),
         *_precision_rows(s),
-        ("Work", f"{s.work.n_steps:,} steps, {_count(s.work.n_samples)} samples, "
-                 f"{_count(s.work.n_tokens)} tokens"),
+        ("Work", f"{s.work.n_steps:,} steps, {count(s.work.n_samples)} samples, "
+                 f"{count(s.work.n_tokens)} tokens"),
     ]  # fmt: skip
     lines = ["## Environmental impact of training", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in rows]
@@ -156,19 +153,8 @@ def _precision_rows(s: RunSummary) -> list[tuple[str, str]]:
     return rows
 
 
-def _memory_rows(s: RunSummary) -> list[tuple[str, str]]:
-    return [
-        ("Peak memory of the devices", _bytes(s.peak_memory_device_bytes)),
-        ("Peak memory of the training process", _bytes(s.peak_memory_host_bytes)),
-    ]
-
-
 def _bytes(value: int | None) -> str:
     return MISSING if value is None else f"{value / 2**20:,.0f} MiB"
-
-
-def _count(value: int | None) -> str:
-    return MISSING if value is None else f"{value:,}"
 
 
 _OBTAINED = {
@@ -189,6 +175,7 @@ def annex_xi(s: RunSummary, telemetry: tuple[DeviceTelemetry, ...], covered: flo
         covered: share of the stage calls that have an energy figure; None without any call.
     """
     started = datetime.fromtimestamp(s.started_unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    how = "no instrument answered" if s.energy is None else _OBTAINED[s.energy.provenance]
     lines = [
         "EU AI Act (Regulation (EU) 2024/1689), Annex XI, section 1, point 2(e):",
         "energy consumption of training",
@@ -196,7 +183,7 @@ def annex_xi(s: RunSummary, telemetry: tuple[DeviceTelemetry, ...], covered: flo
         f"Run               {s.run_id}, started {started}, {s.state}, {duration(s.run_time_s)}",
         f"Energy            {_energy(s)}",
         f"With the building {_building(s)}",
-        f"How obtained      {_how(s)}",
+        f"How obtained      {how}",
     ]
     lines += [f"                  {line}" for line in _instruments(telemetry)]
     lines += [
@@ -229,10 +216,6 @@ def _building(s: RunSummary) -> str:
     least = "at least " if e.at_least else ""
     kwh = kwh_from_joules(e.energy_j) * pue
     return f"{least}{figure(kwh)} kWh at a mean PUE of {figure(pue)} as stated by the config"
-
-
-def _how(s: RunSummary) -> str:
-    return "no instrument answered" if s.energy is None else _OBTAINED[s.energy.provenance]
 
 
 def _instruments(telemetry: tuple[DeviceTelemetry, ...]) -> list[str]:

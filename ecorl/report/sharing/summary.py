@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ecorl.config import Config, FilesTask
 from ecorl.ledger import DeviceRow, EvaluationRow, LedgerReader
-from ecorl.records import DeviceKind, EvaluationPhase, Provenance, Stage
+from ecorl.records import EvaluationPhase, Provenance, Stage
 from ecorl.report.beside import read_beside
 from ecorl.report.energy.carbon_model import FeedFacts, PueFacts
 from ecorl.report.energy.causes import cause_of
@@ -312,23 +312,6 @@ COMPLETION_LENGTH, GENERATIONS, BETA = "max_completion_length", "num_generations
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceInstrument:
-    """Where the power of one device was read.
-
-    Attributes:
-        profile: of the device.
-        kind: of the device.
-        source: the instrument.
-        provenance: of its readings.
-    """
-
-    profile: str
-    kind: DeviceKind
-    source: str
-    provenance: Provenance
-
-
-@dataclass(frozen=True, slots=True)
 class Conditions:
     """What a run was asked to do, and how its figures were taken; None where nobody recorded it.
 
@@ -347,7 +330,7 @@ class Conditions:
     settings: Mapping[str, float] = field(default_factory=dict)
     prompts: str | None = None
     host: str | None = None
-    instruments: Mapping[str, DeviceInstrument] = field(default_factory=dict)
+    instruments: Mapping[str, DeviceRow] = field(default_factory=dict)
     interval_s: float | None = None
     placement: str | None = None
     n_card_calls: int = 0
@@ -369,7 +352,7 @@ def read_conditions(head: Head, reader: LedgerReader, known: RunConfig) -> Condi
         settings=_settings(head, config),
         prompts=None if config is None or head.attached else _prompts(config),
         host=head.meta.get("host"),
-        instruments={d.device_id: _instrument(d) for d in devices},
+        instruments={d.device_id: d for d in devices},
         interval_s=None if config is None else getattr(config.telemetry.gpu, "interval_s", None),
         placement=head.policy,
         n_card_calls=sum(
@@ -394,7 +377,3 @@ def _settings(head: Head, config: Config | None) -> dict[str, float]:
 def _prompts(config: Config) -> str:
     task = config.task
     return str(task.prompts) if isinstance(task, FilesTask) else f"the task {task.type}"
-
-
-def _instrument(row: DeviceRow) -> DeviceInstrument:
-    return DeviceInstrument(row.profile, row.kind, row.source, row.provenance)
