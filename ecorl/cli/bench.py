@@ -210,8 +210,7 @@ def _show(
 ) -> None:
     from ecorl.bench.tokens_per_joule.result import result_json
     from ecorl.bench.tokens_per_joule.running.folder import HTML_FILE
-    from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
-    from ecorl.bench.tokens_per_joule.telling.text import text_lines
+    from ecorl.bench.tokens_per_joule.telling.page import result_csv, text_lines
 
     if as_json or as_csv:
         typer.echo(result_json(result) if as_json else result_csv(result), nl=False)

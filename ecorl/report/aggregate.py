@@ -17,13 +17,13 @@ from ecorl.report.decisions.run_course import run_course
 from ecorl.report.decisions.savings import savings
 from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.card import balance, card_timeline
+from ecorl.report.energy.causes import spending
 from ecorl.report.energy.evidence import Attribution, Evidence
 from ecorl.report.energy.footprint import footprint
 from ecorl.report.energy.model import Accounting, Spending
 from ecorl.report.energy.pauses import pause_summary, recorded_evidence
 from ecorl.report.energy.readings import DeviceReadings, Span, attempt_spans, device_readings
 from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
-from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
 from ecorl.report.model import DeviceTelemetry, NodeFacts, PowerTrace, Report
 from ecorl.report.notes import carbon_notes, notes

@@ -233,8 +233,7 @@ def now(
     were asked, and why none counts, are told all the same.
     """
     settings = chosen_config(config, overrides)
-    from ecorl.cli.carbon.asking import ask_grid
-    from ecorl.cli.carbon.now import now_data, show_now
+    from ecorl.cli.carbon.now import ask_grid, now_data, show_now
 
     grid = ask_grid(settings, looks_ahead=False)
     if as_json:
@@ -258,8 +257,8 @@ def forecast(
     forecast, except for a stated figure, which has none.
     """
     settings = chosen_config(config, overrides)
-    from ecorl.cli.carbon.asking import ask_grid
     from ecorl.cli.carbon.forecast import forecast_data, is_missed, show_forecast
+    from ecorl.cli.carbon.now import ask_grid
 
     grid = ask_grid(settings, looks_ahead=True)
     if as_json:

@@ -15,8 +15,7 @@ from ecorl.carbon.forecasts.forecast import NOMINAL_COVERAGE, Forecast
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.forecasts.windows import lowest_window, mean_between, next_clean_window
 from ecorl.carbon.outlook import Outlook
-from ecorl.cli.carbon.asking import GridNow
-from ecorl.cli.carbon.now import HOW_TO_FEED, limit_text, origin, refusal_text
+from ecorl.cli.carbon.now import HOW_TO_FEED, GridNow, limit_text, origin, refusal_text
 from ecorl.cli.carbon.times import clock, length, moment, paragraph, span, utc_text, zone_name
 from ecorl.grid import Intensity
 from ecorl.report.render.lines import GAP, aligned

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -17,6 +16,7 @@ from ecorl.report.aggregate import build_report
 from ecorl.report.comparison.compare import Comparison, compare
 from ecorl.report.comparison.sections import comparison_data, sections, verdict
 from ecorl.report.render.lines import Section, aligned, readable_width, visible, wrapped
+from ecorl.report.render.page import shown
 from ecorl.report.run_config import read_config
 from ecorl.report.sharing.summary import RunSummary, summarise
 
@@ -82,11 +82,6 @@ def render_comparison(c: Comparison, titles: tuple[str, str]) -> str:
         c: the comparison.
         titles: what to call the two runs.
     """
-
-    def shown(value: Any) -> Any:
-        # Markup stays markup, by keeping the type.
-        return type(value)(visible(value)) if isinstance(value, str) else value
-
     return render(
         __package__,
         "comparison.html",

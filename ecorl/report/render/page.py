@@ -70,7 +70,7 @@ def render_html(report: Report) -> str:
     return render(
         __package__,
         "report.html",
-        finalize=_shown,
+        finalize=shown,
         report=report,
         head=report.head,
         facts=_facts(report, started),
@@ -97,7 +97,7 @@ def _texts(report: Report, tiles: list[Tile], parts: list[Section]) -> list[str]
     return found
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Escape control characters of a user's text; markup stays markup, by keeping the type."""
     return type(value)(visible(value)) if isinstance(value, str) else value
 

@@ -24,8 +24,8 @@ from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.records import Provenance
 from ecorl.report.aggregate import build_report
+from ecorl.report.energy.causes import simulated_cards
 from ecorl.report.energy.readings import attempt_spans, device_readings
-from ecorl.report.energy.totals import simulated_cards
 from ecorl.report.model import Report
 from ecorl.report.run_config import RunConfig, read_config
 from ecorl.report.sharing.summary import RunSummary, summarise

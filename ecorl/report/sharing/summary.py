@@ -12,11 +12,10 @@ from ecorl.ledger import DeviceRow, EvaluationRow, LedgerReader
 from ecorl.records import EvaluationPhase, Provenance, Stage
 from ecorl.report.beside import read_beside
 from ecorl.report.energy.carbon_model import FeedFacts, PueFacts
-from ecorl.report.energy.causes import cause_of
+from ecorl.report.energy.causes import cause_of, simulated_cards
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.model import Cause
 from ecorl.report.energy.stages import present
-from ecorl.report.energy.totals import simulated_cards
 from ecorl.report.model import Head, Report
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training_stage.model import TrainingStageFacts

@@ -23,9 +23,9 @@ from ecorl.records import (
     Provenance,
     Stage,
 )
+from ecorl.report.energy.causes import spending
 from ecorl.report.energy.model import Cause
 from ecorl.report.energy.readings import device_readings
-from ecorl.report.energy.totals import spending
 from ecorl.report.energy.windows import cut_seconds, step_windows, window_evidence
 
 MEASURED = Provenance.MEASURED

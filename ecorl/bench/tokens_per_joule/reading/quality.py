@@ -20,13 +20,13 @@ from ecorl.config import AccountingConfig
 from ecorl.ledger import EvaluationRow, ExecutionRow, LedgerReader
 from ecorl.records import EVALUATION_ROLE, EvaluationPhase, step_of_phase
 from ecorl.report.energy.card import card_timeline
+from ecorl.report.energy.causes import simulated_cards, spending
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.evidence import Evidence, working
 from ecorl.report.energy.footprint import footprint
 from ecorl.report.energy.model import CardTimeline, Cause, Spending
 from ecorl.report.energy.readings import length
 from ecorl.report.energy.stages import gpu_path_devices, present
-from ecorl.report.energy.totals import simulated_cards, spending
 from ecorl.report.energy.windows import Window, step_windows, window_evidence
 from ecorl.report.training import is_correctness, is_reward
 

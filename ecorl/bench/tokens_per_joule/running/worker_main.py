@@ -248,8 +248,6 @@ def _done(job: WorkerJob) -> Any:
     config, folder = parse_config(job.config, "the benchmark's config"), Path(job.folder)
     console = Console(file=sys.stdout, width=100)
     if job.kind == "processors":
-        from ecorl.bench.tokens_per_joule.running.worker_main import processors_here
-
         return processors_here(config)
     if job.kind == "check":
         return adapter_function(job.adapter, "check")(config, folder, console)

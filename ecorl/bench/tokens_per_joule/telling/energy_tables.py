@@ -8,18 +8,19 @@ from ecorl.bench.tokens_per_joule.reading.model import QualityPoint, RunFigures,
 from ecorl.bench.tokens_per_joule.reading.quality import QualityTarget, first_reached
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.summary import (
+    FINAL_CORRECT,
+    FINAL_REWARD,
     Getter,
     OverSeeds,
-    energy_provenance,
-    is_bound,
-    over_seeds,
-)
-from ecorl.bench.tokens_per_joule.telling.cells import (
     arm_name,
     arms_with_card,
     ends,
+    energy_provenance,
+    figure_of,
     grouped_arms,
+    is_bound,
     middle,
+    over_seeds,
     per_cent,
 )
 from ecorl.records import Provenance, weakest
@@ -43,7 +44,15 @@ def quality_section(result: BenchResult) -> Section:
             remarks.append(f"No target for the held-out {name}: {target.why}.")
             continue
         tables += _target_tables(result, target)
-    final = [_final_row(result, arm) for arm in result.arms if _has_final(result, arm)]
+    final = [
+        (
+            arm.name,
+            middle(over_seeds(result, arm.name, FINAL_REWARD)),
+            per_cent(over_seeds(result, arm.name, FINAL_CORRECT)),
+        )
+        for arm in result.arms
+        if any(run.final is not None for run in result.of(arm.name))
+    ]
     if final:
         heads = ("arm", "reward", "right, %")
         tables.append(table(heads, final, 1, "at the end of training (measured)"))
@@ -53,10 +62,6 @@ def quality_section(result: BenchResult) -> Section:
         "Medians of the runs that reached it; a dash: none did."
     )
     return Section("quality", "To a given quality", lead, "quality", tuple(tables), tuple(remarks))
-
-
-def _has_final(result: BenchResult, arm: ArmEntry) -> bool:
-    return any(run.final is not None for run in result.of(arm.name))
 
 
 def _target_tables(result: BenchResult, target: QualityTarget) -> list[Table]:
@@ -89,8 +94,7 @@ def _target_tables(result: BenchResult, target: QualityTarget) -> list[Table]:
             middle(over_seeds(result, arm.name, at_target(target, lambda p: p.with_card_s))),
             middle(over_seeds(result, arm.name, at_target(target, lambda p: p.with_card_j))),
         )
-        for arm in result.arms
-        if any(run.card is not None for run in result.of(arm.name))
+        for arm in arms_with_card(result)
     ]
     if cards:
         caption = "the same with the simulated card in its modelled time (modelled)"
@@ -128,24 +132,6 @@ def _reached(result: BenchResult, arm: ArmEntry, target: QualityTarget) -> str:
     return f"{n} of {len(runs)}"
 
 
-def _final_row(result: BenchResult, arm: ArmEntry) -> tuple[str, ...]:
-    return (
-        arm.name,
-        middle(over_seeds(result, arm.name, final_reward)),
-        per_cent(over_seeds(result, arm.name, final_correct)),
-    )
-
-
-def final_reward(run: RunFigures) -> float | None:
-    """The held-out reward after training; None where that was not evaluated."""
-    return None if run.final is None else run.final.reward
-
-
-def final_correct(run: RunFigures) -> float | None:
-    """The share of right answers after training; None where that was not evaluated."""
-    return None if run.final is None else run.final.correct
-
-
 _MILLI, _MILLION = 1e3, 1e6
 
 
@@ -180,32 +166,15 @@ def _cause_row(result: BenchResult, arm: ArmEntry) -> tuple[str, ...]:
     parts = ("useful_j", "wasted_j", "beside_j")
     return (
         arm_name(result, arm),
-        middle(over_seeds(result, arm.name, _of_machine("energy_j")), bound=bound),
-        *(middle(over_seeds(result, arm.name, _of_machine(part))) for part in parts),
+        middle(over_seeds(result, arm.name, figure_of("machine.energy_j")), bound=bound),
+        *(middle(over_seeds(result, arm.name, figure_of(f"machine.{part}"))) for part in parts),
         per_cent(over_seeds(result, arm.name, lambda run: run.idle_share)),
     )
 
 
-def _of_machine(name: str) -> Getter:
-    """A figure of the machine's energy, J."""
-
-    def take(run: RunFigures) -> float | None:
-        value: float | None = None if run.machine is None else getattr(run.machine, name)
-        return value
-
-    return take
-
-
 def _card_row(result: BenchResult, arm: ArmEntry) -> tuple[str, ...]:
-    def of_card(name: str) -> Getter:
-        def take(run: RunFigures) -> float | None:
-            value: float | None = None if run.card is None else getattr(run.card, name)
-            return value
-
-        return take
-
     names = ("work_j", "idle_j", "energy_j", "machine_j", "both_j")
-    cells = (middle(over_seeds(result, arm.name, of_card(name))) for name in names)
+    cells = (middle(over_seeds(result, arm.name, figure_of(f"card.{name}"))) for name in names)
     return arm_name(result, arm), *cells
 
 

@@ -17,8 +17,7 @@ from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.cli.carbon.app import GPU, MODEL, WORKERS, PlannedSpan, TableTerms
-from ecorl.cli.carbon.asking import Kind, answer_of, open_chains
-from ecorl.cli.carbon.now import refusal_text
+from ecorl.cli.carbon.now import Kind, answer_of, open_chains, refusal_text
 from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
 from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console, say, writing
