@@ -1,4 +1,4 @@
-"""The arms over all seeds: medians with their spread, and each arm against the baseline.
+"""The arms over all seeds as cells of tables: medians with their spread, and over the baseline.
 
 Comparisons are in pairs: an arm's run over the baseline's run with the same seed.
 """

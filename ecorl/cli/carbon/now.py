@@ -1,4 +1,4 @@
-"""Shows what the feeds say now, for ``ecorl carbon now``."""
+"""Asks the feeds of a config once, and shows what they say, for ``ecorl carbon now``."""
 
 from __future__ import annotations
 

@@ -146,7 +146,6 @@ class LeverSetting:
     """Levers at the setting of least energy.
 
     Attributes:
-        levers: that were free to be set.
         time_s, energy_j: of a step, s and J.
         saved_share: energy that is saved of that of the step as it is; never below 0, since
             leaving all as it is is one of the settings.
@@ -158,7 +157,6 @@ class LeverSetting:
         actions: of the stages that leave the GPUs.
     """
 
-    levers: frozenset[Lever]
     time_s: float
     energy_j: float
     saved_share: float
@@ -205,7 +203,7 @@ def least_energy(
         end: of what is published or assumed of the levers.
     """
     free, may = frozenset(levers), limits or LeverLimits()
-    best = LeverSetting(free, step.time_s, step.energy_j, 0.0, 0.0)
+    best = LeverSetting(step.time_s, step.energy_j, 0.0, 0.0)
     for candidate in _candidates(step, free, others, may, end):
         if candidate.energy_j < best.energy_j * (1.0 - _ROUNDING):
             best = candidate
@@ -233,7 +231,6 @@ def _candidates(
                 if found is not None:
                     clocks, time_s, energy_j, hidden = found
                     yield LeverSetting(
-                        levers=free,
                         time_s=time_s,
                         energy_j=energy_j,
                         saved_share=1.0 - energy_j / step.energy_j,

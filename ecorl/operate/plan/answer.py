@@ -52,16 +52,14 @@ class PlanTerms:
             value = getattr(self, key)
             if value is not None and not 0.0 <= value < float("inf"):
                 raise ConfigError(f"plan.{key}", value, "0 or more")
-        for key, low, high, told in (
-            ("use", 0.0, 1.0, "above 0 and at most 1"),
-            ("years", 0.0, 100.0, "above 0 and at most 100"),
+        for key, is_possible, told in (
+            ("use", 0.0 < self.use <= 1.0, "above 0 and at most 1"),
+            ("years", 0.0 < self.years <= 100.0, "above 0 and at most 100"),
+            ("slowdown", 0.0 <= self.slowdown <= 10.0, "0 to 10"),
+            ("slack", 1.0 <= self.slack <= 1000.0, "1 to 1000"),
         ):
-            if not low < getattr(self, key) <= high:
+            if not is_possible:
                 raise ConfigError(f"plan.{key}", getattr(self, key), told)
-        if not 0.0 <= self.slowdown <= 10.0:
-            raise ConfigError("plan.slowdown", self.slowdown, "0 to 10")
-        if not 1.0 <= self.slack <= 1000.0:
-            raise ConfigError("plan.slack", self.slack, "1 to 1000")
 
 
 @dataclass(frozen=True, slots=True)

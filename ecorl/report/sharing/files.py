@@ -179,14 +179,25 @@ def write_footprint(run_dir: Path, beside: Sequence[Path] = ()) -> list[Path]:
     written = []
     for folder in (run_dir, *(path for path in beside if path.is_dir())):
         for name, text in texts.items():
-            try:
-                write_whole(folder / name, text)
-            except OSError as error:
-                reason = error.strerror or error
-                logger.warning("%s: cannot be written (%s)", folder / name, reason)
-            else:
+            if is_written(folder / name, text, logger):
                 written.append(folder / name)
     return written
+
+
+def is_written(path: Path, text: str, log: logging.Logger) -> bool:
+    """Write a file whole or not at all; warn and return False where it cannot be written.
+
+    Args:
+        path: the file.
+        text: its content.
+        log: of the module that warns.
+    """
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        log.warning("%s: cannot be written (%s)", path, error.strerror or error)
+        return False
+    return True
 
 
 def footprint_texts(reader: LedgerReader, known: RunConfig) -> dict[str, str]:

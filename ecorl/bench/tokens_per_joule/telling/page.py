@@ -1,4 +1,4 @@
-"""The result as one self-contained page."""
+"""The result as one self-contained page, as lines of a terminal, and as CSV."""
 
 from __future__ import annotations
 

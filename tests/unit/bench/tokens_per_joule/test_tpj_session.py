@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ecorl.bench.tokens_per_joule import benchmark as session_module
 from ecorl.bench.tokens_per_joule.benchmark import LEFT_OUT, read_folder, run_plan
 from ecorl.bench.tokens_per_joule.plan import BenchPlan
 from ecorl.bench.tokens_per_joule.result import read_result
-from ecorl.bench.tokens_per_joule import benchmark as session_module
 from ecorl.bench.tokens_per_joule.running.folder import JSON_FILE, BenchFolder
 from ecorl.bench.tokens_per_joule.running.idle import Processors, read_idle
 from ecorl.bench.tokens_per_joule.running.known_truth import ARM
