@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ecorl.bench.rounds import TimeBox, balanced_order
@@ -25,7 +25,7 @@ from ecorl.bench.tokens_per_joule.running.folder import (
     JSON_FILE,
     BenchFolder,
 )
-from ecorl.bench.tokens_per_joule.running.idle import Processors, read_idle
+from ecorl.bench.tokens_per_joule.running.idle import read_idle
 from ecorl.bench.tokens_per_joule.running.known_truth import (
     ARM,
     KnownTruth,
@@ -119,15 +119,14 @@ class _BenchSession:
         for arm in arms:
             if arm.config is not None and arm.extra:
                 self._check(arm)
-        processors = Processors(here["device"], here["gpu_uuids"])
         turns = self._open(arms)
         # A call that was cut off behind its last run has left the rest to the next one.
         if turns or not self._has_idle("before"):
-            self._idle(base, processors, "before")
+            self._idle(base, here, "before")
         left_s = None if box_s is None else box_s - (time.monotonic() - begin_s)
         self._rounds(turns, TimeBox(left_s))
         if turns or not self._has_idle("after"):
-            self._idle(base, processors, "after")
+            self._idle(base, here, "after")
         if not self._folder.is_done(ARM, 0):
             self._say("a run whose energy is known")
             self._known_truth(arms[0].config or base, here["device"])
@@ -198,12 +197,12 @@ class _BenchSession:
         config = truth_config(base, recording, max(steps, self._plan.warm_up + 1))
         self._run(Turn(BenchArm(ARM, ARM, config=config), 0))
 
-    def _idle(self, base: Config, processors: Processors, when: str) -> None:
+    def _idle(self, base: Config, here: Mapping[str, Any], when: str) -> None:
         if self._plan.idle_s <= 0:
             return
         self._say(f"reading the idle machine for {self._plan.idle_s:g} s")
         # What waits for the next run holds no device, but it is a process of ours.
-        found = read_idle(base, processors, when, self._plan.idle_s)
+        found = read_idle(base, here["device"], here["gpu_uuids"], when, self._plan.idle_s)
         self._folder.add_idle(found)
 
 

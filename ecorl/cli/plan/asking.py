@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,45 +52,15 @@ _LEGEND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeTerms:
-    """How episodes are played.
-
-    Attributes:
-        n_iterations: of an episode.
-        n_seeds: number of episodes.
-        path: policy file of the learned scheduler; None: the shipped one.
-    """
-
-    n_iterations: int
-    n_seeds: int
-    path: Path | None
-
-    def check(self) -> None:
-        """Read the policy file, so that a mistake is told before anything is printed.
-
-        Raises:
-            ConfigError: for a file that is no policy.
-        """
-        with needs_policy_extra():
-            from ecorl.scheduler.learned import PolicyFile
-
-            PolicyFile(self.path)
-
-
-def play_episodes(scenario: Scenario, terms: EpisodeTerms) -> None:
-    """Play a job under several policies, and print the table.
-
-    Args:
-        scenario: the job.
-        terms: how.
-    """
+def _play_episodes(scenario: Scenario, asked: PlanOptions) -> None:
+    """Play a job under several policies, and print the table."""
     with needs_policy_extra():
         from ecorl.cli.policy.training import telling
         from ecorl.policy import job_plan as planning
         from ecorl.scheduler.learned import PolicyFile
 
-        n_iterations, n_seeds, path = terms.n_iterations, terms.n_seeds, terms.path
+        n_iterations, n_seeds = scenario.n_iterations, asked.seeds or _N_SEEDS
+        path = asked.policy
         with telling("planning", make_console(stderr=True)) as tell:
             found = planning.planned(scenario, PolicyFile(path), n_seeds=n_seeds, tell=tell)
             ends = planning.plan_range(scenario, n_seeds=n_seeds)
@@ -306,14 +276,12 @@ def _own(asked: PlanOptions, length: float) -> OwnStages | None:
     return told_shares(shares)
 
 
-def _episodes(asked: PlanOptions, job: PlannedJob) -> EpisodeTerms | None:
-    """How episodes are played; under the paper's costs they are all there is. None: not at all."""
+def _plays_episodes(asked: PlanOptions, job: PlannedJob) -> bool:
+    """Whether episodes are played; under the paper's costs they are all there is."""
     if asked.thorough or job.calibration == "paper":
         if asked.as_json:
             raise ConfigError("--json", True, "nothing beside --thorough")
-        return EpisodeTerms(
-            asked.iterations or _N_ITERATIONS, asked.seeds or _N_SEEDS, asked.policy
-        )
+        return True
     for option, value in (
         ("--policy", None if asked.policy is None else str(asked.policy)),
         ("--iterations", asked.iterations),
@@ -321,7 +289,7 @@ def _episodes(asked: PlanOptions, job: PlannedJob) -> EpisodeTerms | None:
     ):
         if value is not None:
             raise ConfigError(option, value, "nothing without --thorough")
-    return None
+    return False
 
 
 _N_ITERATIONS, _N_SEEDS = 40, 4
@@ -359,20 +327,23 @@ def answer(asked: PlanOptions) -> None:
 def _answer_job(asked: PlanOptions, plot: Path | None) -> None:
     """Answer for one job, each of its algorithms by itself."""
     job, terms = read(asked)
-    own, episodes = _own(asked, job.length), _episodes(asked, job)
+    own, is_played = _own(asked, job.length), _plays_episodes(asked, job)
     if job.calibration == "paper":
         _only_by_episodes(plot, own)
-    if episodes is not None:
-        episodes.check()
-    scenarios = job.scenarios(1 if episodes is None else episodes.n_iterations)
+    if is_played:
+        with needs_policy_extra():
+            from ecorl.scheduler.learned import PolicyFile
+
+            PolicyFile(asked.policy)  # a mistake is told before anything is printed
+    scenarios = job.scenarios(asked.iterations or _N_ITERATIONS if is_played else 1)
     found: dict[str, PlanAnswer] = {}
     for i, (names, scenario) in enumerate(scenarios.items()):
         if job.calibration != "paper":
             found[names] = plan_answer(job, scenario, terms, own)
         if not asked.as_json:
             _tell(job, names, scenario, found.get(names), terms, first=not i)
-            if episodes is not None:
-                play_episodes(scenario, episodes)
+            if is_played:
+                _play_episodes(scenario, asked)
     if asked.as_json:
         data = {names: answer_data(one, job, terms) for names, one in found.items()}
         say(json.dumps(data, indent=2, allow_nan=False))
