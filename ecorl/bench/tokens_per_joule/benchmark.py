@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ecorl.bench.rounds import TimeBox, balanced_order
 from ecorl.bench.tokens_per_joule.arms import (
