@@ -1,4 +1,15 @@
-"""Runs a plan, reads what came of it, and writes the results: all that a command needs."""
+"""Runs a plan, reads what came of it, and writes the results: all that a command needs.
+
+A session runs what is not done yet of a plan, in turns:
+
+    prepare     config checked, files of the task made, processors and formats found
+    idle        power read with nothing running
+    rounds      each seed is a round: all arms, forwards and backwards in turns
+    idle        once more
+
+A run that fails is a missing cell with its reason, and not the end. Ctrl-C ends the run under way
+in good order and then the session; what has finished counts, and a second session goes on.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,15 @@ reward and reference on each second device, FP8 or BF16 in training, stages besi
 after it, and a clock each for generation, scoring and training out of a grid. Of those whose step
 is at most so much longer than the step as it is, the one of least energy counts. Energy includes
 second devices that stand by, so a device that does not pay is not chosen.
+
+Overlap: decoding waits for memory and leaves arithmetic units free, which scoring and training keep
+busy. By the graph of an algorithm (`ecorl.stages.graph`) rows can be scored as soon as they are
+finished; one step off-policy, the scoring and training of one batch can run beside the generation
+of the next, which trains on rows of an older policy.
+
+The bytes and operations are as many as before. What is saved is time, and the power that GPUs draw
+whatever they do. How much of a stage hides depends on how both get into each other's way: from
+nothing up to all that memory, arithmetic and the board's power leave room for.
 """
 
 from __future__ import annotations

@@ -21,6 +21,10 @@ Definitions, which the report repeats in its notes:
 Wasted = superseded + barrier wait + idle. What was drawn beside stages is neither useful nor
 wasted: the readings do not tell which. Nor is what was drawn while paused: it was drawn so that the
 rest would be drawn in cleaner hours.
+
+The machine's energy and what a simulated card would have drawn are never added up but for one
+figure, the output tokens per joule with the card. A card that does not exist spends nothing; what
+it would have drawn depends on how long this host took to simulate it.
 """
 
 from __future__ import annotations

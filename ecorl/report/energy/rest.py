@@ -1,4 +1,9 @@
-"""Accounts the energy that a device drew beside its executions, and what that emitted."""
+"""Accounts the energy that a device drew beside its executions, and what that emitted.
+
+An attempt counts for a device only where the run held it there. Attempts in which a device was
+read by instruments of another provenance stand apart, so that a measured rest never holds what a
+model said, nor the other way round.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 What lies outside is in no figure then: not in the energy of a stage, nor in what a device drew
 beside the stages, nor in the time that either took.
+
+Sums are kept by whole seconds. The first and the last second of a window are computed anew from
+the raw readings where the ring still holds them, and taken in proportion where it does not.
+All that accounts the energy of a whole run then accounts that of the windows, by the same rules.
 """
 
 from __future__ import annotations

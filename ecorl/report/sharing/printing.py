@@ -167,7 +167,11 @@ _OBTAINED = {
 
 
 def annex_xi(s: RunSummary, telemetry: tuple[DeviceTelemetry, ...], covered: float | None) -> str:
-    """Plain text for point 2(e).
+    """Plain text for point 2(e): the energy part of the EU AI Act's technical documentation.
+
+    Regulation (EU) 2024/1689 asks providers of general-purpose AI models for the known or estimated
+    energy consumption of the model. What a run's record has of it is said here, with how it was
+    obtained and what is missing; it is one run's, and a provider adds up those of its model.
 
     Args:
         s: the run's figures.
