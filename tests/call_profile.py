@@ -244,10 +244,11 @@ def report(profiler: Profiler, folder: Path) -> Profile:
 
 
 def plan(profiler: Profiler, folder: Path) -> Profile:
-    from ecorl.cli.plan.asking import PlanQuestion
+    from ecorl.cli.plan.app import PlanOptions
+    from ecorl.cli.plan.asking import read
     from ecorl.operate.plan.answer import plan_answer
 
-    job, terms = PlanQuestion(config=None, job={}, terms={}).read()
+    job, terms = read(PlanOptions())
     scenarios = job.scenarios(1)
     with profiler.counting() as found:
         for scenario in scenarios.values():

@@ -46,12 +46,12 @@ from benchmarks.gpu.training_figures import (
 )
 from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import balanced_order
-from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, window_energy
+from ecorl.bench.tokens_per_joule.reading.quality import WindowEnergy, window_energy
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.records import Provenance
 from ecorl.report import build_report, read_config
-from ecorl.report.energy.windows.steps import step_windows
+from ecorl.report.energy.windows import step_windows
 from ecorl.report.render.page import render_html
 from roll_adapters.trl.inputs.quiet import quiet
 

@@ -8,7 +8,7 @@ from benchmarks.gpu.figures import figure
 from benchmarks.gpu.loads.training_runs import ATTACHED, BENCHMARK, BLOCK_STEPS, PLAIN, Run
 from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import round_ratios
-from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy
+from ecorl.bench.tokens_per_joule.reading.quality import WindowEnergy
 from ecorl.records import Provenance, Stage
 from ecorl.report.energy.model import Cause, StageRow
 from ecorl.report.energy.stages import stage_rows

@@ -25,7 +25,7 @@ from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.meter import first_gpu
 from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import balanced_order
-from ecorl.bench.tokens_per_joule.reading.energy import window_energy
+from ecorl.bench.tokens_per_joule.reading.quality import window_energy
 from ecorl.config import Config, validate_config
 from ecorl.control import Gear
 from ecorl.drivers.nvml import NvmlDriver

@@ -10,7 +10,7 @@ from ecorl.bench.tokens_per_joule.reading.quality import first_reached
 from ecorl.bench.tokens_per_joule.result import BenchResult
 from ecorl.bench.tokens_per_joule.running.known_truth import LIMIT
 from ecorl.bench.tokens_per_joule.summary import energy_provenance, is_bound, over_seeds
-from ecorl.bench.tokens_per_joule.telling.quality_tables import at_target
+from ecorl.bench.tokens_per_joule.telling.energy_tables import at_target
 from ecorl.records import Provenance
 
 _NOT_HERE = "not among the placements of this pass: make bench-long has all"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +16,11 @@ import typer.core
 from rich.console import Console
 
 from ecorl import __version__
-from ecorl.cli.bench.app import bench_app
+from ecorl.cli.bench import bench_app
 from ecorl.cli.carbon.app import carbon_app
-from ecorl.cli.config.app import config_app
-from ecorl.cli.demo import demo_commands
+from ecorl.cli.config import config_app
 from ecorl.cli.exits import (
+    NOTHING_RECORDED,
     STOPPED,
     STOPPED_TEXT,
     Stopped,
@@ -28,15 +30,37 @@ from ecorl.cli.exits import (
     stopped_text,
 )
 from ecorl.cli.fpga.app import fpga_app
-from ecorl.cli.help_text import reflow
 from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
-from ecorl.cli.output import LastingOutput, log_plainly, make_console, say
+from ecorl.cli.output import LastingOutput, check_text, log_plainly, make_console, say
 from ecorl.cli.plan import plan
 from ecorl.cli.policy.app import policy_app
 from ecorl.cli.runs import runs
-from ecorl.cli.stopping import what_next
-from ecorl.config import Config, config_toml, load_config, parse_config, preset_names
+from ecorl.config import (
+    ArithmeticTask,
+    Config,
+    config_toml,
+    load_config,
+    parse_config,
+    preset_names,
+)
 from ecorl.errors import RunError, UserError
+
+
+def what_next(run_dir: Path, *, is_own: bool = True) -> str:
+    """Say what to do after a run was stopped, as the end of a line.
+
+    Args:
+        run_dir: folder of the run.
+        is_own: whether a record in there is that of the run that was stopped.
+    """
+    from ecorl.ledger import LEDGER_FILE
+    from ecorl.runtime.runs.record import is_complete, resume_command
+
+    if not is_own or not (run_dir / LEDGER_FILE).is_file():
+        return NOTHING_RECORDED
+    if is_complete(run_dir):
+        return f"the run is complete: {shlex.join(['ecorl', 'report', str(run_dir)])} shows it"
+    return f"go on with: {resume_command(run_dir)}"
 
 
 class _Commands(typer.core.TyperGroup):
@@ -238,7 +262,7 @@ def report(
         elif model_card or annex_xi:
             from ecorl.report.sharing.printing import printed
 
-            typer.echo(printed(run_dir.expanduser(), model_card=model_card), nl=False)
+            typer.echo(printed(run_dir.expanduser(), as_card=model_card), nl=False)
         else:
             _report(run_dir.expanduser(), make_console())
 
@@ -284,6 +308,102 @@ def doctor(
         clinic.render(findings, make_console())
 
 
-app.add_typer(demo_commands(lambda name, function: _adapter(name, function)), name="demo")
+_CACHE_DIR = ArithmeticTask().cache_dir
+
+_NEXT = (
+    ("check a config before it trains", "ecorl run --config {0}/ecorl.toml --check"),
+    ("train, and leave a report", "ecorl run --config {0}/ecorl.toml"),
+    (
+        "is INT8 good enough for the reward model?",
+        "ecorl fpga validate --model {0}/reward --pairs {0}/pairs.jsonl",
+    ),
+    (
+        "what would a card take for both models?",
+        "ecorl fpga estimate --model {0}/reward --tokens 512 --reference {0}/policy",
+    ),
+    ("answer log-probs over HTTP, until Ctrl-C", "ecorl fpga serve --model {0}/policy"),
+    ("train with a TRL script of your own, to which ecorl is attached", "python {0}/train.py"),
+)
+"""What can be typed next, and what for; the folder is filled in."""
+
+
+demo_app = typer.Typer(help="Make small models and data, to try the other commands with.")
+
+
+@demo_app.callback(invoke_without_command=True)
+def _demo_top(context: typer.Context) -> None:
+    """Make small models and data, to try the other commands with."""
+    help_without_command(context)
+
+
+@demo_app.command()
+def models(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="New or empty folder, or one made before.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the models.")] = 42,
+    cache_dir: Annotated[
+        Path, typer.Option(help="Folder that keeps the models for the next time.")
+    ] = _CACHE_DIR,
+) -> None:
+    """Write a small policy, reward model, prompts and pairs, a config and a training script.
+
+    They are made in about a minute, and the next time copied. What to type next is
+    printed. A folder that was made before gets what is missing in it.
+    """
+    check_text(folder, "DIR")
+    check_text(cache_dir, "--cache-dir")
+    # Read when the libraries are loaded, which the adapter does.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    make = _adapter(str(Config.model_fields["adapter"].default), "demo_models")
+    for line in _told(folder, make(folder, seed, cache_dir, make_console())):
+        say(line)
+
+
+def _told(folder: Path, written: list[str]) -> list[str]:
+    """Say what was written, and what can be typed now."""
+    if written:
+        names = sorted({f"{name.partition('/')[0]}/" if "/" in name else name for name in written})
+        first = f"{folder}: wrote {', '.join(names)}"
+    else:
+        first = f"{folder} holds all of it already; nothing was written"
+    name = shlex.quote(str(folder))
+    lines = [first, "", "To type next:"]
+    for text, command in _NEXT:
+        lines += [f"  # {text}", f"  {command.format(name)}"]
+    return lines
+
+
+_AS_WRITTEN = "\b\n"
+"""What tells the parser to leave the lines of a paragraph as they are."""
+
+
+def reflow(app: typer.Typer) -> None:
+    """Join the lines of each paragraph in the help of all commands; examples stay as they are.
+
+    The parser does so with the first paragraph alone, and then breaks the lines of the others in
+    the middle.
+
+    Args:
+        app: the application; the groups in it are gone through too.
+    """
+    for command in app.registered_commands:
+        text = command.help or (inspect.getdoc(command.callback) if command.callback else None)
+        if text:
+            command.help = "\n\n".join(map(_joined, text.split("\n\n")))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            reflow(group.typer_instance)
+
+
+def _joined(paragraph: str) -> str:
+    # An example: its lines are indented.
+    if any(line.startswith("  ") for line in paragraph.splitlines()):
+        return _AS_WRITTEN + paragraph
+    return " ".join(paragraph.split())
+
+
+app.add_typer(demo_app, name="demo")
 app.command()(plan)
 reflow(app)

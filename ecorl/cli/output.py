@@ -8,12 +8,14 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from rich.console import Console
 
 from ecorl.errors import ConfigError
 from ecorl.plain_text import plain, text_refusal
+
+_Path = TypeVar("_Path", Path, Path | None)
 
 _TALKATIVE = ("torchao", "torch.utils._pytree")
 """Loggers that warn, as soon as transformers imports torchao, of kernels for other devices."""
@@ -59,7 +61,7 @@ def check_text(path: Path, key: str) -> None:
         raise ConfigError(key, str(whole), refusal)
 
 
-def writable(path: Path | None, key: str) -> Path | None:
+def writable(path: _Path, key: str) -> _Path:
     """Check a file that a long command will write at its end, so that its work is not lost.
 
     Args:

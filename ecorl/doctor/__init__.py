@@ -12,9 +12,9 @@ from ecorl.doctor.findings import (
     Findings,
     GpuFindings,
     HostFindings,
+    render,
     to_json,
 )
-from ecorl.doctor.rendering import render
 
 __all__ = [
     "VECTOR_FLAGS",

@@ -8,30 +8,25 @@ from dataclasses import replace
 from ecorl.carbon.building import FROM_ACCOUNTING
 from ecorl.carbon.timeline import timelines
 from ecorl.config import Config
-from ecorl.ledger import ExecutionRow, LedgerReader, MetricRow, RunEnding
+from ecorl.ledger import NODE, ExecutionRow, LedgerReader, MetricRow, NodeRow, NodeSpan, RunEnding
 from ecorl.records import EventKind
 from ecorl.report import carbon_verdict
 from ecorl.report import devices as device_parts
 from ecorl.report.beside import beside_figures
 from ecorl.report.decisions.run_course import run_course
 from ecorl.report.decisions.savings import savings
-from ecorl.report.energy.attribution import Attribution
 from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.card import balance, card_timeline
-from ecorl.report.energy.evidence import Evidence
+from ecorl.report.energy.causes import spending
+from ecorl.report.energy.evidence import Attribution, Evidence
 from ecorl.report.energy.footprint import footprint
 from ecorl.report.energy.model import Accounting, Spending
-from ecorl.report.energy.pauses import pause_summary
-from ecorl.report.energy.readings import DeviceReadings, device_readings
-from ecorl.report.energy.recorded import recorded_evidence
-from ecorl.report.energy.spans import Span, attempt_spans
+from ecorl.report.energy.pauses import pause_summary, recorded_evidence
+from ecorl.report.energy.readings import DeviceReadings, Span, attempt_spans, device_readings
 from ecorl.report.energy.stages import comparisons, decision_groups, expectation, stage_rows
-from ecorl.report.energy.totals import spending
 from ecorl.report.head import head
-from ecorl.report.model import DeviceTelemetry, PowerTrace, Report
-from ecorl.report.nodes import lost_energy, node_facts
+from ecorl.report.model import DeviceTelemetry, NodeFacts, PowerTrace, Report
 from ecorl.report.notes import carbon_notes, notes
-from ecorl.report.packing import packing_remark
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import (
     barrier_summary,
@@ -39,6 +34,7 @@ from ecorl.report.training import (
     logprob_shifts,
     metric_series,
     own_evaluations,
+    packing_remark,
     paired_gains,
     rank_flips,
 )
@@ -250,3 +246,62 @@ def _device_figures(
         telemetry += device_parts.device_telemetry(device_id, own, seconds, raw, failed, executions)
         traces += device_parts.power_traces(seconds, spans)
     return readings, telemetry, traces
+
+
+def node_facts(reader: LedgerReader) -> tuple[NodeFacts, ...]:
+    """Describe the machines of a run by attempt, the head first; nothing where there is only one.
+
+    Args:
+        reader: the run's ledger.
+    """
+    head = reader.run().meta.get(NODE)
+    devices = {(s.attempt, s.node): s.device_ids for s in reader.node_spans()}
+    lost = {(n.attempt, n.node): n.lost for n in reader.lost_nodes()}
+    found = [
+        NodeFacts(
+            head, a.attempt, True, None, None, _bare(devices.get((a.attempt, head), ())), None
+        )
+        for a in reader.attempts()
+    ]
+    found += [
+        NodeFacts(
+            node=n.node,
+            attempt=n.attempt,
+            is_head=False,
+            offset_s=n.offset_s,
+            offset_error_s=n.offset_error_s,
+            devices=_bare(devices.get((n.attempt, n.node), ())),
+            lost=lost.get((n.attempt, n.node)),
+        )
+        for n in reader.nodes()
+        if n.node != head
+    ]
+    if len({f.node for f in found}) < 2:
+        return ()
+    return tuple(sorted(found, key=lambda f: (f.attempt, not f.is_head, f.name)))
+
+
+def _bare(device_ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple(device_id.rpartition("/")[2] for device_id in device_ids)
+
+
+def lost_energy(
+    lost: Sequence[NodeRow], spans: Sequence[NodeSpan], n_attempts: int
+) -> tuple[str, ...]:
+    """Name the machines whose energy is missing with their record, one sentence each.
+
+    Args:
+        lost: machines whose record is missing or not whole.
+        spans: what could be read.
+        n_attempts: attempts of the run; one of several is named.
+    """
+    there = {(s.attempt, s.node) for s in spans}
+    sentences = []
+    for n in lost:
+        when = f" of attempt {n.attempt}" if n_attempts > 1 else ""
+        what = f"the energy of its devices is in no figure ({n.lost})"
+        if (n.attempt, n.node) in there:
+            what = f"some energy of its devices may be in no figure ({n.lost})"
+        whole = "not whole" if (n.attempt, n.node) in there else "missing"
+        sentences.append(f"{n.node}: its record{when} is {whole}, and {what}")
+    return tuple(sentences)

@@ -24,7 +24,7 @@ from ecorl.records import (
     Provenance,
 )
 from ecorl.report.energy.causes import cause_of
-from ecorl.report.energy.spans import Span
+from ecorl.report.energy.readings import Span
 from ecorl.report.energy.stages import gpu_path_devices
 from ecorl.report.model import WAIT, Bar, DeviceTelemetry, PowerTrace, Timeline
 from ecorl.report.render.numbers import duration, figure, joules

@@ -8,10 +8,9 @@ from pathlib import Path
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, LedgerReader, RunEnding
 from ecorl.records import Provenance
-from ecorl.report.energy.readings import device_readings
-from ecorl.report.energy.recorded import recorded_evidence
-from ecorl.report.energy.spans import attempt_spans
-from ecorl.report.energy.totals import spending
+from ecorl.report.energy.causes import spending
+from ecorl.report.energy.pauses import recorded_evidence
+from ecorl.report.energy.readings import attempt_spans, device_readings
 from ecorl.report.head import head
 from ecorl.report.run_config import read_config
 

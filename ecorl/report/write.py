@@ -7,13 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.report.aggregate import build_report
 from ecorl.report.render.page import render_html, render_json
 from ecorl.report.render.text import print_report
 from ecorl.report.run_config import read_config
-from ecorl.report.sharing.files import texts_of
+from ecorl.report.sharing.files import is_written, texts_of
 
 HTML_FILE = "report.html"
 JSON_FILE = "report.json"
@@ -52,18 +51,7 @@ def write_report(run_dir: Path, *, console: Console) -> Path | None:
         print_report(report, console)
     finally:  # whoever reads the text may leave early (`| head`): the files come all the same
         page = run_dir / HTML_FILE
-        written = _replace(page, render_html(report))
-        _replace(run_dir / JSON_FILE, render_json(report))
-        for name, text in texts.items():
-            _replace(run_dir / name, text)
+        written = is_written(page, render_html(report), logger)
+        for name, text in {JSON_FILE: render_json(report), **texts}.items():
+            is_written(run_dir / name, text, logger)
     return page if written else None
-
-
-def _replace(path: Path, text: str) -> bool:
-    """Write a file of the report whole or not at all; on failure warn and return False."""
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        logger.warning("%s: cannot be written (%s)", path, error.strerror or error)
-        return False
-    return True

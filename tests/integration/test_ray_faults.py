@@ -22,7 +22,7 @@ import pytest
 from ecorl.errors import RunError
 from ecorl.ledger import LEDGER_FILE
 from ecorl.records import Action, FaultKind, Stage
-from ecorl.report.nodes import lost_energy
+from ecorl.report.aggregate import lost_energy
 from ecorl.runtime.ray.node_records import node_folder, run_token
 from tests.cluster import CARDS, LOOPBACK, OBJECT_STORE_BYTES, node_behind
 from tests.toy_engine import HANG, SHORT, SLOW

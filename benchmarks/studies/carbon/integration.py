@@ -27,9 +27,8 @@ from ecorl.errors import LedgerError
 from ecorl.grid import AverageIntensity, Gas, Scope
 from ecorl.ledger import LEDGER_FILE, AttemptRow, IntensityRow, Ledger, LedgerReader, PueRow
 from ecorl.records import PowerSample, Provenance
-from ecorl.report.energy.attribution import Attribution
-from ecorl.report.energy.readings import device_readings
-from ecorl.report.energy.spans import attempt_spans
+from ecorl.report.energy.evidence import Attribution
+from ecorl.report.energy.readings import attempt_spans, device_readings
 from ecorl.units import JOULES_PER_KWH
 
 FEED_STEP_S = 1800.0

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ecorl.config import Config, FilesTask, validate_config
+from ecorl.config import Config, validate_config
 from ecorl.config.training.gears import GearsConfig
 from ecorl.control import Gear
 from ecorl.errors import ConfigError
@@ -100,16 +100,6 @@ def arms_of(
         why = f"clocks of the stages: {NOT_YET}"
         arms.append(BenchArm(f"{first}+{CLOCKS}", first, CLOCKS, why=why))
     return arms
-
-
-def with_task(config: Config, task: FilesTask) -> Config:
-    """Copy a config with the files of a task in the place of its own.
-
-    Args:
-        config: the config.
-        task: the files.
-    """
-    return config.model_copy(update={"task": task})
 
 
 def _changed(base: Config, **tables: Mapping[str, Any]) -> Config:

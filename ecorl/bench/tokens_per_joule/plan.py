@@ -10,7 +10,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -330,11 +330,6 @@ def stand_from(data: Mapping[str, Any]) -> Stand:
         return Stand(**{**data, "machine": Machine(**data["machine"])})
     except (TypeError, KeyError) as error:
         raise ValueError(f"no description of a machine ({error})") from error
-
-
-def stand_data(stand: Stand) -> dict[str, Any]:
-    """Plain data for JSON."""
-    return asdict(stand)
 
 
 def _driver_and_unit() -> tuple[str, str | None]:

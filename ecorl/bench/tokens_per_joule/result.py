@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ecorl.bench.tokens_per_joule.arms import BASELINE
-from ecorl.bench.tokens_per_joule.plan import Stand, stand_data, stand_from
+from ecorl.bench.tokens_per_joule.plan import Stand, stand_from
 from ecorl.bench.tokens_per_joule.reading.model import RunFigures
 from ecorl.bench.tokens_per_joule.reading.quality import QualityTarget, common_target
 from ecorl.bench.tokens_per_joule.running.folder import KIND, idle_from
@@ -111,7 +111,7 @@ def result_json(result: BenchResult) -> str:
     data = {
         "benchmark": KIND,
         "format": FORMAT,
-        "stand": stand_data(result.stand),
+        "stand": asdict(result.stand),
         "commits": list(result.commits),
         "plan": dict(result.plan),
         "arms": _ARMS.dump_python(result.arms, mode="json"),

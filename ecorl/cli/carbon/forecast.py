@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from typing import Any
 
@@ -12,17 +13,185 @@ from rich.text import Text
 
 from ecorl.carbon.forecasts.forecast import NOMINAL_COVERAGE, Forecast
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.windows import mean_between, next_clean_window
+from ecorl.carbon.forecasts.windows import lowest_window, mean_between, next_clean_window
 from ecorl.carbon.outlook import Outlook
-from ecorl.cli.carbon.asking import GridNow
-from ecorl.cli.carbon.paragraphs import paragraph
-from ecorl.cli.carbon.prospect import prospect
-from ecorl.cli.carbon.rows import ForecastRow, rows_of_hours, rows_of_intervals
-from ecorl.cli.carbon.times import clock, moment, utc_text, zone_name
-from ecorl.cli.carbon.verdict import HOW_TO_FEED, origin, refusal_text
+from ecorl.cli.carbon.now import HOW_TO_FEED, GridNow, limit_text, origin, refusal_text
+from ecorl.cli.carbon.times import clock, length, moment, paragraph, span, utc_text, zone_name
 from ecorl.grid import Intensity
 from ecorl.report.render.lines import GAP, aligned
 from ecorl.report.render.numbers import MISSING, share
+
+LOWEST_S = 6 * 3600.0
+"""Length of the lowest window that is told where no threshold says what is clean, s. Invented: a
+training of a night."""
+
+
+def prospect(grid: GridNow) -> str:
+    """Say when the grid is clean next.
+
+    Args:
+        grid: with the intensity that is waited for, if it is known.
+    """
+    value, ahead = grid.awaited.value, grid.outlook
+    if value is None or ahead is None:
+        return "There is no forecast, since the intensity is unknown."
+    if ahead.forecast is None:
+        return f"There is no forecast: {ahead.reason}."
+    gas, now_s, forecast = str(value.gas), grid.awaited.asked_s, ahead.forecast
+    limit = grid.threshold_g_per_kwh
+    if limit is None:
+        return _lowest(forecast, gas, now_s)
+    window_s = next_clean_window(forecast, limit)
+    if window_s is None:
+        lowest = float(min(v for v in forecast.middle.tolist() if v == v))
+        return (
+            f"No clean window until the forecast ends, {moment(_end_s(forecast), now_s)}: its "
+            f"lowest value is {lowest:.0f} {gas}, above {limit_text(grid)}."
+        )
+    told = _told(forecast, window_s, gas, now_s)
+    if window_s[0] <= now_s:
+        return f"The grid is clean now, by {limit_text(grid)}: {told}."
+    left = length(window_s[0] - now_s)
+    return f"The next clean window, by {limit_text(grid)}: {told}; in {left}."
+
+
+def _lowest(forecast: Forecast, gas: str, now_s: float) -> str:
+    whole_s = len(forecast.middle) * forecast.step_s
+    # Of a fast replay's forecast, which is short as a whole, a quarter.
+    window_s = lowest_window(forecast, LOWEST_S if whole_s >= 2 * LOWEST_S else whole_s / 4)
+    no_limit = "No threshold is configured (carbon.threshold_g_per_kwh)"
+    if window_s is None:
+        return f"{no_limit}, and the forecast has too many gaps to name its lowest hours."
+    when = "now" if window_s[0] <= now_s else f"in {length(window_s[0] - now_s)}"
+    return (
+        f"{no_limit}. The lowest {length(window_s[1] - window_s[0])}: "
+        f"{_told(forecast, window_s, gas, now_s, with_length=False)}; {when}."
+    )
+
+
+def _told(
+    forecast: Forecast,
+    window_s: tuple[float, float],
+    gas: str,
+    now_s: float,
+    with_length: bool = True,
+) -> str:
+    """A window: when, how long from now on, and how much."""
+    start_s, end_s = max(window_s[0], now_s), window_s[1]
+    parts = [span(start_s, end_s, now_s)]
+    if with_length:
+        parts.append(length(end_s - start_s))
+    mean = mean_between(forecast, *window_s)
+    if mean is not None:
+        parts.append(f"about {mean:.0f} {gas}")
+    if end_s >= _end_s(forecast):
+        parts.append("and there the forecast ends")
+    return ", ".join(parts)
+
+
+def _end_s(forecast: Forecast) -> float:
+    return forecast.start_s + len(forecast.middle) * forecast.step_s
+
+
+HOUR_S = 3600.0
+
+_SHORT_S = 12 * HOUR_S
+"""A forecast of a fast replay, which is shorter, has shorter rows."""
+_SHORT_ROWS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastRow:
+    """Means over one span of a forecast; None is missing.
+
+    Attributes:
+        start_s: begin of the span, s since 1970.
+        end_s: its end.
+        middle_g_per_kwh: mean of the middle.
+        low_g_per_kwh: mean of the low ends of the intervals.
+        high_g_per_kwh: mean of their high ends.
+        renewable_share: mean of the renewable share, 0 to 1.
+        is_clean: whether the middle is at or below the threshold; None without one of them.
+    """
+
+    start_s: float
+    end_s: float
+    middle_g_per_kwh: float | None
+    low_g_per_kwh: float | None
+    high_g_per_kwh: float | None
+    renewable_share: float | None
+    is_clean: bool | None
+
+
+def rows_of_hours(
+    forecast: Forecast, share: Forecast | None, threshold_g_per_kwh: float | None, n: int
+) -> list[ForecastRow]:
+    """The first rows of a forecast, each of an hour of the clock.
+
+    A forecast of less than half a day, as a fast replay has it, gets shorter rows. Where intervals
+    begin at odd seconds, hours are counted from the first.
+
+    Args:
+        forecast: of the intensity.
+        share: of the renewable share.
+        threshold_g_per_kwh: what is clean.
+        n: number of rows at most.
+    """
+    row_s = _row_s(forecast)
+    is_on_clock = row_s == HOUR_S and forecast.start_s % 60.0 == 0.0
+    first_s = math.floor(forecast.start_s / row_s) * row_s if is_on_clock else forecast.start_s
+    ends_s = forecast.start_s + len(forecast.middle) * forecast.step_s
+    n = min(n, math.ceil((ends_s - first_s) / row_s - 1e-6))
+    found = []
+    for number in range(n):
+        start_s, end_s = first_s + number * row_s, first_s + (number + 1) * row_s
+        span_s = max(start_s, forecast.start_s), min(end_s, ends_s)
+        found.append(_row(forecast, share, threshold_g_per_kwh, span_s))
+    return found
+
+
+def rows_of_intervals(
+    forecast: Forecast, share: Forecast | None, threshold_g_per_kwh: float | None
+) -> list[ForecastRow]:
+    """One row for each interval of a forecast.
+
+    Args:
+        forecast: of the intensity.
+        share: of the renewable share.
+        threshold_g_per_kwh: what is clean.
+    """
+    starts_s = [forecast.start_s + i * forecast.step_s for i in range(len(forecast.middle))]
+    return [
+        _row(forecast, share, threshold_g_per_kwh, (start_s, start_s + forecast.step_s))
+        for start_s in starts_s
+    ]
+
+
+def _row_s(forecast: Forecast) -> float:
+    whole_s = len(forecast.middle) * forecast.step_s
+    if whole_s >= _SHORT_S:
+        return max(HOUR_S, forecast.step_s)
+    return forecast.step_s * math.ceil(len(forecast.middle) / _SHORT_ROWS)
+
+
+def _row(
+    forecast: Forecast, share: Forecast | None, limit: float | None, span_s: tuple[float, float]
+) -> ForecastRow:
+    middle = mean_between(forecast, *span_s)
+    low, high = (
+        None if line is None else mean_between(replace(forecast, middle=line), *span_s)
+        for line in (forecast.low, forecast.high)
+    )
+    return ForecastRow(
+        start_s=span_s[0],
+        end_s=span_s[1],
+        middle_g_per_kwh=middle,
+        low_g_per_kwh=low,
+        high_g_per_kwh=high,
+        renewable_share=None if share is None else mean_between(share, *span_s),
+        is_clean=None if limit is None or middle is None else middle <= limit,
+    )
+
 
 _MINUTE_S = 60.0
 _BAR_MIN, _BAR_MAX = 8, 30

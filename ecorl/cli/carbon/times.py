@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+
+from rich.console import Console
+
+from ecorl.cli.output import say
+from ecorl.report.render.lines import visible, wrapped
 
 _MINUTE_S = 60.0
 _WITH_SECONDS_S = 120.0
@@ -122,3 +128,23 @@ def _day_and_time(t_s: float, now_s: float, zone: tzinfo | None, with_seconds: b
     date = "%a %d %b" if abs(days) < _FAR_DAYS else "%d %b %Y"
     time = "%H:%M:%S" if with_seconds else "%H:%M"
     return f"{near.get(days) or at.strftime(date)} {at.strftime(time)}"
+
+
+_NO_BREAK = "\u00a0"
+_WITH_UNIT = re.compile(r"(\d) (?=(?:d|h|min|s|%|gCO2e?/kWh)\b|%)")
+"""Where a number and its unit meet: no line is broken there."""
+
+
+def paragraph(text: str, console: Console, first: str = "") -> None:
+    """Print a text, broken between words where a terminal shows it.
+
+    Args:
+        text: one sentence or more.
+        console: where to.
+        first: what its first line begins with; the others begin with as many blanks.
+    """
+    if not console.is_terminal:
+        say(first + visible(text), console)
+        return
+    for line in wrapped(_WITH_UNIT.sub(rf"\1{_NO_BREAK}", text), console.width, first):
+        say(line.replace(_NO_BREAK, " "), console)

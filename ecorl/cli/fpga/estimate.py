@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,20 +21,8 @@ if TYPE_CHECKING:
 _NOT_PUBLISHED = "not published"
 
 
-class FrozenStage(StrEnum):
-    """Stages that a card can serve."""
-
-    REWARD = "reward"
-    REFERENCE = "reference"
-
-
-class Interval(StrEnum):
-    """Initiation intervals."""
-
-    ONE = "1"
-    TWO = "2"
-    FOUR = "4"
-    ALL = "all"
+_FrozenStage = Literal["reward", "reference"]
+"""Stages that a card can serve."""
 
 
 def estimate(
@@ -43,7 +30,7 @@ def estimate(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of all rows together.")],
     rows: Annotated[int, typer.Option(min=1, help="Rows that share them evenly.")] = 1,
     stage: Annotated[
-        FrozenStage | None, typer.Option(help="By default what the model's head is for.")
+        _FrozenStage | None, typer.Option(help="By default what the model's head is for.")
     ] = None,
     reference: Annotated[
         Path | None,
@@ -53,7 +40,9 @@ def estimate(
         list[str] | None,
         typer.Option(help="Profile of a card; more than once.", show_default="u55c v80"),
     ] = None,
-    ii: Annotated[Interval, typer.Option(help="Initiation interval of the loops.")] = Interval.ALL,
+    ii: Annotated[
+        Literal["1", "2", "4", "all"], typer.Option(help="Initiation interval of the loops.")
+    ] = "all",
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write all figures to this file.")
     ] = None,
@@ -71,7 +60,7 @@ def estimate(
     path = writable(json_path, "--json")
     works = _workloads(model, reference, stage, tokens, rows)
     profiles = [load_profile(name) for name in device or ("u55c", "v80")]
-    intervals = INTERVALS if ii is Interval.ALL else (int(ii.value),)
+    intervals = INTERVALS if ii == "all" else (int(ii),)
     found = [[estimates.estimate(w, p, intervals) for w in works] for p in profiles]
     places = [estimates.placed(works, p) for p in profiles]
     stand = estimates.standing_of_kernels()
@@ -85,7 +74,7 @@ def estimate(
 
 
 def _workloads(
-    model: Path, reference: Path | None, stage: FrozenStage | None, tokens: int, rows: int
+    model: Path, reference: Path | None, stage: _FrozenStage | None, tokens: int, rows: int
 ) -> list[ScoringWorkload]:
     """Make the workloads of the model and of the reference beside it."""
     from ecorl.engines.fpga.estimate import workload
@@ -93,7 +82,7 @@ def _workloads(
     name, config = _config(model)
     own = Stage.REWARD if config.is_reward else Stage.REFERENCE
     if stage is not None:
-        own = Stage(stage.value)
+        own = Stage(stage)
     if reference is None:
         return [workload(name, config, own, tokens, rows)]
     if own is not Stage.REWARD:

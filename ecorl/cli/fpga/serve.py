@@ -11,12 +11,14 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from ecorl.cli.options import option, with_options
 from ecorl.cli.output import say
 from ecorl.errors import ConfigError, MissingToolError
 
@@ -35,83 +37,62 @@ clients."""
 _OTHER_FILES = 512
 """Open files beside the connections of clients that wait. Assumed."""
 
-_Model = Annotated[Path, typer.Option(help="Folder of a checkpoint (Hugging Face).")]
-_Host = Annotated[
-    str, typer.Option(help="Address to listen on; beyond this machine a token is needed.")
-]
-_Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
-_TokenFile = Annotated[
-    Path | None,
-    typer.Option(help="File with the token that clients show; else ECORL_SERVE_TOKEN, else none."),
-]
-_Card = Annotated[str, typer.Option(help="Profile of the card.")]
-_Via = Annotated[
-    str | None,
-    typer.Option(
-        help="Who runs the kernels: csim, xrt, or auto for xrt where it is installed; by default "
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Where the service listens, on what its model runs, and its limits."""
+
+    host: str = option(
+        "Address to listen on; beyond this machine a token is needed.", default="127.0.0.1"
+    )
+    port: int = option("0 takes a free one.", default=8642, min=0, max=65535)
+    token_file: Path | None = option(
+        "File with the token that clients show; else ECORL_SERVE_TOKEN, else none."
+    )
+    card: str = option("Profile of the card.", default="u55c")
+    via: str | None = option(
+        "Who runs the kernels: csim, xrt, or auto for xrt where it is installed; by default "
         "xrt with --bitstream, else csim."
-    ),
-]
-_Bitstream = Annotated[
-    Path | None, typer.Option(help="xclbin for the cards, from make bitstream; takes xrt.")
-]
-_Cards = Annotated[
-    list[int] | None, typer.Option("--device", min=0, help="XRT's number of a card; may repeat.")
-]
-_Threads = Annotated[
-    int | None, typer.Option(min=1, max=256, help="Host threads; by default all cores.")
-]
-_DelayMs = Annotated[
-    float, typer.Option(min=0, max=1000, help="Longest wait of a row for batch-mates.")
-]
-_BatchRows = Annotated[int, typer.Option(min=1, help="Rows of a micro-batch at most.")]
-_BatchTokens = Annotated[
-    int, typer.Option(min=1, help="Tokens of a micro-batch at most; a longer row goes alone.")
-]
-_QueueRows = Annotated[int, typer.Option(min=1, help="Requests get a 429 while so many rows wait.")]
-_WaitingRows = Annotated[
-    int,
-    typer.Option(min=0, help="Rows that wait beyond it at /openrlhf, whose clients know no 429."),
-]
-_WaitS = Annotated[
-    float,
-    typer.Option(min=1, max=86400, help="Longest time to an answer at /openrlhf, s."),
-]
-_BodyMiB = Annotated[int, typer.Option(min=1, max=1024, help="Largest body of a request, MiB.")]
-_ReadS = Annotated[
-    float,
-    typer.Option(
-        min=0.1, max=3600, help="Longest time for a request to come in, or an answer unread, s."
-    ),
-]
-_EngineS = Annotated[
-    float, typer.Option(min=0.1, max=86400, help="Longest time of a micro-batch, s.")
-]
-_DrainS = Annotated[
-    float, typer.Option(min=1, max=86400, help="Longest time to end after a signal, s.")
-]
+    )
+    bitstream: Path | None = option("xclbin for the cards, from make bitstream; takes xrt.")
+    devices: list[int] | None = option(
+        "XRT's number of a card; may repeat.", names=("--device",), min=0
+    )
+    threads: int | None = option("Host threads; by default all cores.", min=1, max=256)
+    batch_delay_ms: float = option(
+        "Longest wait of a row for batch-mates.", default=3.0, min=0, max=1000
+    )
+    max_batch_rows: int = option("Rows of a micro-batch at most.", default=64, min=1)
+    max_batch_tokens: int = option(
+        "Tokens of a micro-batch at most; a longer row goes alone.", default=16_384, min=1
+    )
+    queue_rows: int = option("Requests get a 429 while so many rows wait.", default=1024, min=1)
+    waiting_rows: int = option(
+        "Rows that wait beyond it at /openrlhf, whose clients know no 429.", default=4096, min=0
+    )
+    wait_s: float = option(
+        "Longest time to an answer at /openrlhf, s.", default=170.0, min=1, max=86400
+    )
+    max_body_mib: int = option("Largest body of a request, MiB.", default=16, min=1, max=1024)
+    read_timeout_s: float = option(
+        "Longest time for a request to come in, or an answer unread, s.",
+        default=30.0,
+        min=0.1,
+        max=3600,
+    )
+    engine_timeout_s: float = option(
+        "Longest time of a micro-batch, s.", default=300.0, min=0.1, max=86400
+    )
+    drain_s: float = option(
+        "Longest time to end after a signal, s.", default=30.0, min=1, max=86400
+    )
 
 
+@with_options
 def serve(
-    model: _Model,
-    host: _Host = "127.0.0.1",
-    port: _Port = 8642,
-    token_file: _TokenFile = None,
-    card: _Card = "u55c",
-    via: _Via = None,
-    bitstream: _Bitstream = None,
-    devices: _Cards = None,
-    threads: _Threads = None,
-    batch_delay_ms: _DelayMs = 3.0,
-    max_batch_rows: _BatchRows = 64,
-    max_batch_tokens: _BatchTokens = 16_384,
-    queue_rows: _QueueRows = 1024,
-    waiting_rows: _WaitingRows = 4096,
-    wait_s: _WaitS = 170.0,
-    max_body_mib: _BodyMiB = 16,
-    read_timeout_s: _ReadS = 30.0,
-    engine_timeout_s: _EngineS = 300.0,
-    drain_s: _DrainS = 30.0,
+    *,
+    model: Annotated[Path, typer.Option(help="Folder of a checkpoint (Hugging Face).")],
+    asked: ServeOptions,
 ) -> None:
     """Answer rewards or log-probs of a model over HTTP.
 
@@ -128,27 +109,27 @@ def serve(
     from ecorl.serve.settings import ServeSettings
 
     settings = ServeSettings(
-        batch_delay_s=batch_delay_ms / 1000,
-        max_batch_rows=max_batch_rows,
-        max_batch_tokens=max_batch_tokens,
-        queue_rows=queue_rows,
-        waiting_rows=waiting_rows,
-        wait_s=wait_s,
-        max_body_bytes=max_body_mib << 20,
-        max_reading_bytes=_BODIES_AT_ONCE * max_body_mib << 20,
-        read_timeout_s=read_timeout_s,
-        engine_timeout_s=engine_timeout_s,
-        drain_s=drain_s,
+        batch_delay_s=asked.batch_delay_ms / 1000,
+        max_batch_rows=asked.max_batch_rows,
+        max_batch_tokens=asked.max_batch_tokens,
+        queue_rows=asked.queue_rows,
+        waiting_rows=asked.waiting_rows,
+        wait_s=asked.wait_s,
+        max_body_bytes=asked.max_body_mib << 20,
+        max_reading_bytes=_BODIES_AT_ONCE * asked.max_body_mib << 20,
+        read_timeout_s=asked.read_timeout_s,
+        engine_timeout_s=asked.engine_timeout_s,
+        drain_s=asked.drain_s,
     )
-    token = access.load_token(token_file, os.environ)
-    options = _engine_options(via, bitstream, devices, threads)
+    token = access.load_token(asked.token_file, os.environ)
+    options = _engine_options(asked.via, asked.bitstream, asked.devices, asked.threads)
     ended = None
-    with _stopped_while_loading(), access.bind(host, port, token) as bound:
+    with _stopped_while_loading(), access.bind(asked.host, asked.port, token) as bound:
         # Clients connect while the model loads, and wait: those that retry for a few seconds alone
         # survive a restart of the service whatever the size of its model.
-        access.listen(bound, host, port)
-        _allow_connections(queue_rows + waiting_rows)
-        engine, served = _loaded(model.expanduser(), card, options, devices)
+        access.listen(bound, asked.host, asked.port)
+        _allow_connections(asked.queue_rows + asked.waiting_rows)
+        engine, served = _loaded(model.expanduser(), asked.card, options, asked.devices)
         ended = _run(engine, served, settings, token, bound)
     if ended is not None:
         _tell_end(ended)

@@ -10,9 +10,8 @@ from ecorl.operate.levers.choice import Lever
 from ecorl.operate.levers.clocks import measured_clock, natural_clocks
 from ecorl.operate.levers.known_timings import TIMED_ALONG
 from ecorl.operate.levers.study import LeverStudy
-from ecorl.operate.plan.answer import PlanAnswer
+from ecorl.operate.plan.answer import Payback, PlanAnswer, PlanTerms
 from ecorl.operate.plan.offload import PAYS, OffloadAnswer, Scan
-from ecorl.operate.plan.payback import Payback, PlanTerms
 from ecorl.records import Stage
 from ecorl.report.render.numbers import figure, share
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,38 +20,16 @@ from ecorl.cli.exits import (
     needs_policy_extra,
     reading_named_ledger,
 )
+from ecorl.cli.options import option, with_options
 from ecorl.cli.output import make_console, say, writable, writing
 from ecorl.errors import ConfigError
 
 if TYPE_CHECKING:
     from ecorl.policy.calibration.calibration import Calibration
 
+_IN_THE_FOLDER = "scheduler.onnx in the folder"
+
 policy_app = typer.Typer(help="Train, compare, adapt and explain the learned scheduler.")
-
-
-class TrainFamily(StrEnum):
-    """Scenarios to train on."""
-
-    ROOFLINE = "roofline"
-    PAPER = "paper"
-
-
-class CompareFamily(StrEnum):
-    """Scenarios to compare on."""
-
-    REAL_PAIRS = "real_pairs"
-    MIXED = "mixed"
-    WRONG_TABLES = "wrong_tables"
-    DRIFT = "drift"
-    PAPER = "paper"
-    HYPOTHETICAL = "hypothetical"
-
-
-class ExplainedStage(StrEnum):
-    """Stages that have a choice in a run."""
-
-    REWARD = "reward"
-    REFERENCE = "reference"
 
 
 @policy_app.callback(invoke_without_command=True)
@@ -60,120 +38,54 @@ def _top(context: typer.Context) -> None:
     help_without_command(context)
 
 
-_FamilyToTrain = Annotated[
-    TrainFamily | None,
-    typer.Option(
-        show_default="roofline",
-        help="Scenarios to train on: of every family, most of them from the device profiles "
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What a training is asked for."""
+
+    family: Literal["roofline", "paper"] | None = option(
+        "Scenarios to train on: of every family, most of them from the device profiles "
         "(roofline), or with the figures that the EcoRL-Sched paper prints alone (paper).",
-    ),
-]
-_FamilyToCompare = Annotated[
-    CompareFamily,
-    typer.Option(
-        help="Scenarios: pairs of devices that are bought (real_pairs), clusters of two "
-        "kinds whose cost tables are right (mixed), wrong (wrong_tables) or wrong and "
-        "drifting (drift), with the paper's figures (paper), or on cards at the limit of "
-        "their silicon (hypothetical)."
-    ),
-]
-_RunsToCompare = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--runs",
-        metavar="FOLDER",
-        show_default="none",
-        help="Compare on a replay of this recorded run instead; give it for each of several, "
-        "all of which are compared.",
-    ),
-]
-_CalibrationToTrain = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        show_default="none",
-        help="Train on variations of one run instead: a file of ecorl policy calibrate, or a "
+        shown="roofline",
+    )
+    calibration: Path | None = option(
+        "Train on variations of one run instead: a file of ecorl policy calibrate, or a "
         "result of gpu_stages (.json).",
-    ),
-]
-_RunsToTrain = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--runs",
-        metavar="FOLDER",
-        show_default="none",
-        help="Replay this recorded run too; give it for each of several. Half of them are kept "
+        "FILE",
+        "none",
+    )
+    runs: list[Path] | None = option(
+        "Replay this recorded run too; give it for each of several. Half of them are kept "
         "out of the training.",
-    ),
-]
-_OutToTrain = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        show_default="scheduler.onnx in the folder",
-        help="Policy file to write.",
-    ),
-]
-_FolderToTrain = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", show_default="runs/policy-FAMILY", help="Work folder."),
-]
-_ResumeToTrain = Annotated[
-    bool, typer.Option("--resume", help="Go on in the folder, with the plan in it.")
-]
-_ScenariosToTrain = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        show_default="480; 8 with --quick",
-        help="Scenarios in the training pool, 1 or more.",
-    ),
-]
-_RoundsToTrain = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        show_default="4; 2 with --quick",
-        help="Rounds in which the planner is imitated, 1 or more.",
-    ),
-]
-_PpoStepsToTrain = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        show_default="200000; 0 with --quick",
-        help="Decisions that PPO trains on after that; 0: no PPO.",
-    ),
-]
-_SeedToTrain = Annotated[
-    int | None,
-    typer.Option(metavar="N", show_default="0", help="Seed of all chance, 0 or more."),
-]
-_QuickToTrain = Annotated[
-    bool,
-    typer.Option("--quick", help="Take seconds, to try out; the policy is not good."),
-]
-_CompareToTrain = Annotated[
-    bool,
-    typer.Option(help="Compare with simple rules, planner and optimum, for the report."),
-]
+        "FOLDER",
+        "none",
+        names=("--runs",),
+    )
+    out: Path | None = option("Policy file to write.", "FILE", _IN_THE_FOLDER)
+    folder: Path | None = option("Work folder.", "FOLDER", "runs/policy-FAMILY")
+    resume: bool = option(
+        "Go on in the folder, with the plan in it.", names=("--resume",), default=False
+    )
+    scenarios: int | None = option(
+        "Scenarios in the training pool, 1 or more.", "N", "480; 8 with --quick"
+    )
+    rounds: int | None = option(
+        "Rounds in which the planner is imitated, 1 or more.", "N", "4; 2 with --quick"
+    )
+    ppo_steps: int | None = option(
+        "Decisions that PPO trains on after that; 0: no PPO.", "N", "200000; 0 with --quick"
+    )
+    seed: int | None = option("Seed of all chance, 0 or more.", "N", "0")
+    quick: bool = option(
+        "Take seconds, to try out; the policy is not good.", names=("--quick",), default=False
+    )
+    compare: bool = option(
+        "Compare with simple rules, planner and optimum, for the report.", default=True
+    )
 
 
 @policy_app.command()
-def train(
-    family: _FamilyToTrain = None,
-    calibration: _CalibrationToTrain = None,
-    runs: _RunsToTrain = None,
-    out: _OutToTrain = None,
-    folder: _FolderToTrain = None,
-    resume: _ResumeToTrain = False,
-    scenarios: _ScenariosToTrain = None,
-    rounds: _RoundsToTrain = None,
-    ppo_steps: _PpoStepsToTrain = None,
-    seed: _SeedToTrain = None,
-    quick: _QuickToTrain = False,
-    compare: _CompareToTrain = True,
-) -> None:
+@with_options
+def train(asked: TrainOptions) -> None:
     """Train a policy in the simulator; write it and a report.
 
     It learns to imitate a planner, then PPO goes on. No GPU or card is needed. The values that the
@@ -181,57 +93,72 @@ def train(
     """  # fmt: skip
     with needs_policy_extra():
         from ecorl.cli.policy import training as work
-        from ecorl.cli.policy.replays import add_replays
+        from ecorl.cli.policy.evaluate import add_replays
 
-        given = {"n_scenarios": scenarios, "n_rounds": rounds, "ppo_steps": ppo_steps, "seed": seed}
-        job = work.prepare(
-            None if family is None else family.value, calibration, folder, given, resume, quick
-        )
+        given = {
+            "n_scenarios": asked.scenarios,
+            "n_rounds": asked.rounds,
+            "ppo_steps": asked.ppo_steps,
+            "seed": asked.seed,
+        }
+        family, runs, resume = asked.family, asked.runs or (), asked.resume
+        job = work.prepare(family, asked.calibration, asked.folder, given, resume, asked.quick)
         with reading_named_ledger():
-            job = add_replays(job, runs or (), resume)
-        out = writable(out or job.folder / "scheduler.onnx", "--out")
-        assert out is not None
+            job = add_replays(job, runs, resume)
+        out = writable(asked.out or job.folder / "scheduler.onnx", "--out")
         try:
-            work.run(job, out, compare, make_console())
+            work.run(job, out, asked.compare, make_console())
         except KeyboardInterrupt as error:
             words = ["ecorl", "policy", "train", "--resume", "--folder", str(job.folder)]
-            words += [word for run in runs or () for word in ("--runs", str(run))]
+            words += [word for run in runs for word in ("--runs", str(run))]
             hint = f"; go on with: {shlex.join(words)}"
             raise Stopped(STOPPED_TEXT + hint) from error
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluateOptions:
+    """What a comparison is asked for."""
+
+    family: Literal["real_pairs", "mixed", "wrong_tables", "drift", "paper", "hypothetical"] = (
+        option(
+            "Scenarios: pairs of devices that are bought (real_pairs), clusters of two "
+            "kinds whose cost tables are right (mixed), wrong (wrong_tables) or wrong and "
+            "drifting (drift), with the paper's figures (paper), or on cards at the limit of "
+            "their silicon (hypothetical).",
+            default="drift",
+        )
+    )
+    calibration: Path | None = option(
+        "Compare on variations of one run instead: a file of ecorl policy calibrate, or a "
+        "result of gpu_stages (.json).",
+        "FILE",
+        "none",
+    )
+    runs: list[Path] | None = option(
+        "Compare on a replay of this recorded run instead; give it for each of several, "
+        "all of which are compared.",
+        "FOLDER",
+        "none",
+        names=("--runs",),
+    )
+    scenarios: int = option("How many scenarios.", "N", default=8, min=1)
+    seeds: int = option("Episodes of each.", "N", default=4, min=2)
+    iterations: int = option("Iterations of an episode.", "N", default=100, min=2)
+    as_json: Path | None = option(
+        "Write every score to this file.", "FILE", "none", names=("--json",)
+    )
+    report: Path | None = option("Write a page to this file.", "FILE", "none")
+
+
 @policy_app.command()
+@with_options
 def evaluate(
+    *,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", show_default="the shipped one", help="Policy file."),
     ] = None,
-    family: _FamilyToCompare = CompareFamily.DRIFT,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            show_default="none",
-            help="Compare on variations of one run instead: a file of ecorl policy calibrate, or a "
-            "result of gpu_stages (.json).",
-        ),
-    ] = None,
-    runs: _RunsToCompare = None,
-    scenarios: Annotated[int, typer.Option(min=1, metavar="N", help="How many scenarios.")] = 8,
-    seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Episodes of each.")] = 4,
-    iterations: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Iterations of an episode.")
-    ] = 100,
-    as_json: Annotated[
-        Path | None,
-        typer.Option(
-            "--json", metavar="FILE", show_default="none", help="Write every score to this file."
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default="none", help="Write a page to this file."),
-    ] = None,
+    asked: EvaluateOptions,
 ) -> None:
     """Compare a policy with others on scenarios that it never saw.
 
@@ -240,11 +167,11 @@ def evaluate(
     with needs_policy_extra():
         from ecorl.cli.policy import evaluate as work
 
-        as_json, report = writable(as_json, "--json"), writable(report, "--report")
-        size = (scenarios, seeds, iterations)
+        as_json, report = writable(asked.as_json, "--json"), writable(asked.report, "--report")
+        size = (asked.scenarios, asked.seeds, asked.iterations)
         with reading_named_ledger():
             found = work.comparison(
-                file, family.value, calibration, size, make_console(), runs or ()
+                file, asked.family, asked.calibration, size, make_console(), asked.runs or ()
             )
         if as_json is not None:
             text = json.dumps(found.comparison.as_dict(), indent=1) + "\n"
@@ -265,7 +192,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            show_default="scheduler.onnx in the folder",
+            show_default=_IN_THE_FOLDER,
             help="Policy file to write; one that is there is replaced.",
         ),
     ] = None,
@@ -287,7 +214,6 @@ def export(
 
         folder = folder.expanduser()
         path = writable(out or folder / "scheduler.onnx", "--out")
-        assert path is not None
         work.export(folder, path)
         say(f"policy: {path}")
 
@@ -351,7 +277,6 @@ def calibrate(
         run_dir = run_dir.expanduser()
         folder = run_dir if run_dir.is_dir() else run_dir.parent
         path = writable(out or folder / "calibration.toml", "--out")
-        assert path is not None
         made = _calibration(run_dir, rows)
         made.save(path)
         say(f"calibration: {path}")
@@ -415,14 +340,13 @@ def explain(
         ),
     ] = None,
     stage: Annotated[
-        ExplainedStage | None,
+        Literal["reward", "reference"] | None,
         typer.Option(show_default="either", help="Stage of the decision."),
     ] = None,
 ) -> None:
     """Say what each choice of a recorded decision would have cost."""
     from ecorl.cli.policy.explain import decision, lines
 
-    found = decision(run_dir.expanduser(), iteration, None if stage is None else stage.value)
-    row, place = found
+    row, place = decision(run_dir.expanduser(), iteration, stage)
     for line in lines(row.placement, place):
         say(line)

@@ -76,7 +76,7 @@ class TrainingJob:
 
 
 def prepare(
-    family: str | None,
+    family: Family | None,
     calibration: Path | None,
     folder: Path | None,
     given: Mapping[str, int | None],
@@ -99,7 +99,7 @@ def prepare(
     """
     if calibration is not None and family is not None:
         raise ConfigError("--family", family, "no family beside --calibration")
-    chosen: Family | None = "fitted" if calibration is not None else _family(family)
+    chosen: Family | None = "fitted" if calibration is not None else family
     folder = (folder or Path("runs") / f"policy-{chosen or 'roofline'}").expanduser()
     changes: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     if chosen is not None:
@@ -118,10 +118,6 @@ def prepare(
     if plan != stored:
         raise other_plan(folder)
     return TrainingJob(plan, folder, _stored_calibration(folder, plan, calibration), None)
-
-
-def _family(name: str | None) -> Family | None:
-    return None if name is None else "paper" if name == "paper" else "roofline"
 
 
 def _stored_plan(folder: Path) -> TrainingPlan:

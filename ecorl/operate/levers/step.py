@@ -103,7 +103,6 @@ class PricedStep:
     Attributes:
         draws: of its stages, in their order.
         gpu: profile of the GPUs.
-        n_gpus: how many there are.
         n_tokens: completion tokens of the step.
         limit_w: what all GPUs may draw together, W; None where the profile has no limit.
         provenance: of all figures.
@@ -111,7 +110,6 @@ class PricedStep:
 
     draws: tuple[StageDraw, ...]
     gpu: DeviceProfile
-    n_gpus: int
     n_tokens: float
     limit_w: float | None
     provenance: Provenance = Provenance.MODELLED
@@ -264,7 +262,6 @@ def priced_step(setting: Setting, length: float) -> PricedStep:
     return PricedStep(
         draws=tuple(draws),
         gpu=setting.gpu,
-        n_gpus=setting.n_gpus,
         n_tokens=setting.n_rows * length,
         limit_w=None if limit_w is None else limit_w * setting.n_gpus,
     )

@@ -17,7 +17,7 @@ from ecorl.operate.levers.choice import (
     missing_levers,
     subsets,
 )
-from ecorl.operate.levers.gears import ENDS, End
+from ecorl.operate.levers.clocks import ENDS, End
 from ecorl.operate.levers.placement import Accelerators, accelerators, best_placed
 from ecorl.operate.levers.step import PricedStep, priced_step
 from ecorl.scheduler.tables import Setting
@@ -47,14 +47,12 @@ class DeviceVerdict:
         name, n: profile and number of the devices.
         saved_share: energy that is saved of that of the job without them, those that stand by
             included; below 0 where they cost; None where they can run no stage.
-        slowdown: time over that of the job without them, less 1; None likewise.
         why_not: why they cannot run a stage; empty where they can run all.
     """
 
     name: str
     n: int
     saved_share: float | None
-    slowdown: float | None
     why_not: str
 
 
@@ -213,11 +211,10 @@ def _verdict(step: PricedStep, one: Accelerators) -> DeviceVerdict:
     """Price the best placement on one kind of device."""
     best = best_placed(step.draws, one)
     if best is None:
-        return DeviceVerdict(one.profile.name, one.n, None, None, one.why_not)
+        return DeviceVerdict(one.profile.name, one.n, None, one.why_not)
     return DeviceVerdict(
         one.profile.name,
         one.n,
         1.0 - float(best.energy_j) / step.energy_j,
-        float(best.time_s) / step.time_s - 1.0,
         one.why_not,
     )

@@ -5,14 +5,101 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ecorl.records import Provenance, weakest
-from ecorl.report.comparison.likeness import likeness
-from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
+from ecorl.report.comparison.likeness import Likeness, likeness
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.stages import present
 from ecorl.report.sharing.summary import EmissionFigure, EvaluationScores, RunSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of both runs.
+
+    Attributes:
+        name: what it is, e.g. ``energy``.
+        unit: of all values.
+        baseline, other: the two values; None where one is missing.
+        baseline_provenance, other_provenance: of them; None for counts and times of the record.
+        saved: ``baseline - other``; None where the two cannot be compared.
+        share: that over the baseline's; None likewise, and where the baseline is 0.
+        reason: why they cannot be compared, or what limits the comparison; None where nothing does.
+    """
+
+    name: str
+    unit: str
+    baseline: float | None
+    other: float | None
+    baseline_provenance: Provenance | None = None
+    other_provenance: Provenance | None = None
+    saved: float | None = None
+    share: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoresCompared:
+    """One evaluation of both runs.
+
+    Attributes:
+        name: of the evaluation.
+        baseline, other: means over the items.
+        baseline_error, other_error: standard errors of them.
+        difference: ``other - baseline``; below 0 the other run is worse.
+        difference_error: its standard error.
+        paired: whether it is of the same number of items, compared item by item.
+        is_share: whether the values are 0 or 1, so that means are shares of right answers.
+    """
+
+    name: str
+    baseline: float
+    other: float
+    baseline_error: float | None
+    other_error: float | None
+    difference: float
+    difference_error: float | None
+    paired: bool
+    is_share: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs beside each other.
+
+    Attributes:
+        baseline, other: the figures of both.
+        figures: energy, emissions, power, time, wait, memory and loss, in the order of the report.
+        scores: evaluations that both have.
+        likeness: how the two differ in their work, their methods and their instruments.
+        refusals: figures that are not compared, one sentence each.
+    """
+
+    baseline: RunSummary
+    other: RunSummary
+    figures: tuple[Compared, ...]
+    scores: tuple[ScoresCompared, ...]
+    likeness: Likeness
+    refusals: tuple[str, ...]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """How the work of the two and the way it was done differ, one sentence each."""
+        alike = self.likeness
+        return (*alike.amounts, *alike.kinds, *alike.methods)
+
+    def figure(self, name: str) -> Compared:
+        """The figure of a name.
+
+        Raises:
+            KeyError: when there is none.
+        """
+        for one in self.figures:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
 
 _MANY = 1000
 """Tokens for which grams are told: those of one have no readable size."""
@@ -33,10 +120,10 @@ def compare(baseline: RunSummary, other: RunSummary) -> Comparison:
         _power(baseline, other),
         *(_emissions(baseline, other, kind) for kind in _kinds(baseline, other)),
         _plain("run time", "s", baseline.run_time_s, other.run_time_s),
-        _memory("peak memory of the devices", baseline.peak_memory_device_bytes,
-                other.peak_memory_device_bytes),
-        _memory("peak memory of the training process", baseline.peak_memory_host_bytes,
-                other.peak_memory_host_bytes),
+        _plain("peak memory of the devices", "bytes", baseline.peak_memory_device_bytes,
+               other.peak_memory_device_bytes),
+        _plain("peak memory of the training process", "bytes", baseline.peak_memory_host_bytes,
+               other.peak_memory_host_bytes),
         # A share of a loss is none: it has no zero that means anything.
         replace(_plain("loss of the last step", "", baseline.final_loss, other.final_loss),
                 share=None),
@@ -75,11 +162,11 @@ def _withheld(figure: Compared, why: str | None) -> Compared:
 
 
 def _energy(a: RunSummary, b: RunSummary) -> Compared:
-    return _sourced(
-        "energy", "J",
-        None if a.energy is None else (a.energy.energy_j, a.energy.provenance, a.energy.at_least),
-        None if b.energy is None else (b.energy.energy_j, b.energy.provenance, b.energy.at_least),
-    )  # fmt: skip
+    first, second = (
+        None if s.energy is None else (s.energy.energy_j, s.energy.provenance, s.energy.at_least)
+        for s in (a, b)
+    )
+    return _sourced("energy", "J", first, second)
 
 
 def _power(a: RunSummary, b: RunSummary) -> Compared:
@@ -137,24 +224,16 @@ def _emissions(a: RunSummary, b: RunSummary, kind: IntensityKind) -> Compared:
     if found.saved is None or one is None or two is None:
         return found
     why = _unlike(one, two)
-    if why is None:
-        return found
-    return Compared(
-        name, found.unit, found.baseline, found.other,
-        found.baseline_provenance, found.other_provenance, reason=why,
-    )  # fmt: skip
+    return found if why is None else replace(found, saved=None, share=None, reason=why)
 
 
 def _unlike(one: EmissionFigure, two: EmissionFigure) -> str | None:
     """Why the grams of two runs are not of one kind, or None."""
-    told = [
-        ("of", {one.gas}, {two.gas}),
-        ("by", {str(f.scope) for f in one.feeds}, {str(f.scope) for f in two.feeds}),
-        ("by", {str(f.basis) for f in one.feeds}, {str(f.basis) for f in two.feeds}),
-        ("by intensities that are", {str(f.provenance) for f in one.feeds},
-         {str(f.provenance) for f in two.feeds}),
-    ]  # fmt: skip
-    for word, first, second in told:
+    if one.gas != two.gas:
+        return f"of {_listed({one.gas})} against {_listed({two.gas})}"
+    told = {"scope": "by", "basis": "by", "provenance": "by intensities that are"}
+    for name, word in told.items():
+        first, second = ({str(getattr(f, name)) for f in e.feeds} for e in (one, two))
         if first != second:
             return f"{word} {_listed(first)} against {_listed(second)}"
     return None
@@ -208,10 +287,6 @@ def _intensity(
     compared = _sourced(name, "g/kWh", found[0], found[1])
     # Of a run that waited for nothing nobody asks where it began.
     return compared if None not in found else replace(compared, reason=None)
-
-
-def _memory(name: str, a: int | None, b: int | None) -> Compared:
-    return _plain(name, "bytes", a, b)
 
 
 def _wait_s(s: RunSummary) -> float | None:

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 
 from ecorl.records import DeviceKind
 from ecorl.report.render.numbers import share
-from ecorl.report.sharing.conditions import BETA, COMPLETION_LENGTH, GENERATIONS, Conditions
-from ecorl.report.sharing.summary import RunSummary, WorkDone
+from ecorl.report.sharing.summary import (
+    BETA,
+    COMPLETION_LENGTH,
+    GENERATIONS,
+    Conditions,
+    RunSummary,
+    WorkDone,
+)
 from ecorl.report.training_stage.model import is_simulated
 from ecorl.report.training_stage.words import shares_words
 

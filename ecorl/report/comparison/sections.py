@@ -3,25 +3,127 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ecorl.records import Provenance
-from ecorl.report.comparison.compare import ENERGY_RATE
-from ecorl.report.comparison.data import BY_AVERAGE
+from ecorl.report.comparison.compare import ENERGY_RATE, Compared, Comparison, ScoresCompared
 from ecorl.report.comparison.likeness import Likeness
-from ecorl.report.comparison.model import Compared, Comparison, ScoresCompared
-from ecorl.report.render.layout import Section, Table, table
+from ecorl.report.energy.emissions import IntensityKind
+from ecorl.report.render.lines import Section, Table, table
 from ecorl.report.render.numbers import (
     MISSING,
+    count,
     duration,
     edi_unit,
     figure,
     grams,
     joules,
+    scaled,
     share,
     with_spread,
 )
+from ecorl.report.sharing.files import footprint_data, plain
+from ecorl.report.training import is_correctness
 from ecorl.report.training_stage.words import shares_words
 from ecorl.units import kwh_from_joules
+
+_MB = 1e6
+BY_AVERAGE = f"emissions, {IntensityKind.AVERAGE} intensity"
+
+
+def comparison_data(c: Comparison) -> dict[str, Any]:
+    """What ``comparison_report.json`` holds; a figure that is missing or not compared is null.
+
+    Args:
+        c: the comparison.
+    """
+    emissions, energy = c.figure(BY_AVERAGE), c.figure("energy")
+    return {
+        "carbon_savings": {
+            "baseline_emissions_kg": scaled(emissions.baseline, 1e-3),
+            "optimized_emissions_kg": scaled(emissions.other, 1e-3),
+            "reduction_kg": scaled(emissions.saved, 1e-3),
+            "reduction_percentage": scaled(emissions.share, 100.0),
+            "provenance": _provenances(emissions),
+            "not_compared": _refusal(emissions),
+        },
+        "energy_savings": {
+            "baseline_energy_kwh": scaled(energy.baseline, 1 / 3.6e6),
+            "optimized_energy_kwh": scaled(energy.other, 1 / 3.6e6),
+            "reduction_kwh": scaled(energy.saved, 1 / 3.6e6),
+            "reduction_percentage": scaled(energy.share, 100.0),
+            "provenance": _provenances(energy),
+            "not_compared": _refusal(energy),
+        },
+        "per_token": _per_token(c),
+        "accuracy_impact": _accuracy(c),
+        "memory_savings": _memory(c),
+        "waiting": {
+            "baseline_wait_s": c.figure("waited").baseline,
+            "optimized_wait_s": c.figure("waited").other,
+        },
+        "same_work": c.likeness.same_work,
+        "same_instruments": c.likeness.same_instruments,
+        "differences": list(c.differences),
+        "instrument_differences": [*c.likeness.instruments, *c.likeness.remarks],
+        "not_recorded": list(c.likeness.unknown),
+        "seeds": c.likeness.seeds,
+        "refusals": list(c.refusals),
+        "figures": [plain(figure) for figure in c.figures],
+        "evaluations": [plain(scores) for scores in c.scores],
+        "runs": {"baseline": footprint_data(c.baseline), "optimized": footprint_data(c.other)},
+    }
+
+
+def _per_token(c: Comparison) -> dict[str, Any]:
+    figure = c.figure(ENERGY_RATE)
+    return {
+        "baseline_energy_j_per_token": figure.baseline,
+        "optimized_energy_j_per_token": figure.other,
+        "reduction_percentage": scaled(figure.share, 100.0),
+        "provenance": _provenances(figure),
+        "not_compared": _refusal(figure),
+    }
+
+
+def _refusal(figure: Compared) -> str | None:
+    return figure.reason if figure.saved is None else None
+
+
+def _provenances(figure: Compared) -> dict[str, str | None]:
+    both = (figure.baseline_provenance, figure.other_provenance)
+    first, second = (None if p is None else str(p) for p in both)
+    return {"baseline": first, "optimized": second}
+
+
+def _accuracy(c: Comparison) -> dict[str, float | bool | str | None] | None:
+    """The evaluation of right answers, in per cent; None where the runs share none."""
+    right = (s for s in c.scores if is_correctness(s.name) and s.is_share)
+    found = next(right, None)
+    if found is None:
+        return None
+    return {
+        "evaluation": found.name,
+        "baseline_accuracy": 100.0 * found.baseline,
+        "optimized_accuracy": 100.0 * found.other,
+        "degradation_percentage": 100.0 * (found.baseline - found.other),
+        "degradation_standard_error": scaled(found.difference_error, 100.0),
+        "paired": found.paired,
+    }
+
+
+def _memory(c: Comparison) -> dict[str, float | str | None]:
+    """Of the devices, where both runs measured it, and otherwise of the training process."""
+    device = c.figure("peak memory of the devices")
+    host = c.figure("peak memory of the training process")
+    figure = host if device.saved is None else device
+    return {
+        "of": figure.name if figure.saved is not None else None,
+        "baseline_memory_mb": scaled(figure.baseline, 1 / _MB),
+        "optimized_memory_mb": scaled(figure.other, 1 / _MB),
+        "reduction_percentage": scaled(figure.share, 100.0),
+    }
+
 
 _HEADS = ("", "first", "other", "saved", "saved, %")
 
@@ -137,27 +239,21 @@ def _of_waiting(c: Comparison) -> list[str]:
     f = c.figure("waited")
     if not f.other and not f.baseline:
         return []
-    return [f"It waited {duration(f.other)} for cleaner electricity, the first {_or_not(f)}."]
-
-
-def _or_not(f: Compared) -> str:
-    return duration(f.baseline) if f.baseline else "did not wait"
+    first = duration(f.baseline) if f.baseline else "did not wait"
+    return [f"It waited {duration(f.other)} for cleaner electricity, the first {first}."]
 
 
 def _of_scores(s: ScoresCompared) -> str:
     error = "" if s.difference_error is None else f" ± {_scaled(s, s.difference_error)} (SE)"
     how = "over the same items" if s.paired else "over other items"
     sign = "+" if s.difference > 0 else ""
-    told = f"{sign}{_scaled(s, s.difference)}{error}{_unit(s)}"
+    points = " percentage points" if s.is_share else ""
+    told = f"{sign}{_scaled(s, s.difference)}{error}{points}"
     return f"{s.name}: {_value(s, s.baseline)} and {_value(s, s.other)}, {told} {how}."
 
 
 def _scaled(s: ScoresCompared, value: float) -> str:
     return figure(100.0 * value if s.is_share else value)
-
-
-def _unit(s: ScoresCompared) -> str:
-    return " percentage points" if s.is_share else ""
 
 
 def _value(s: ScoresCompared, value: float) -> str:
@@ -192,19 +288,16 @@ def _told(f: Compared, which: int) -> str:
 
 def _figure_tables(figures: Sequence[Compared]) -> list[Table]:
     """A table for each provenance: a column never holds figures of two."""
-    shown = [f for f in figures if not (f.reason and f.saved is None) and not _is_empty(f)]
     by_provenance: dict[Provenance | None, list[Compared]] = {}
-    for f in shown:
+    for f in figures:
+        if (f.reason and f.saved is None) or (f.baseline is None and f.other is None):
+            continue
         told = f.other_provenance if f.other_provenance is not None else f.baseline_provenance
         by_provenance.setdefault(told, []).append(f)
     return [
         table(_HEADS, [_cells(f) for f in rows], 1, str(provenance))
         for provenance, rows in by_provenance.items()
     ]
-
-
-def _is_empty(f: Compared) -> bool:
-    return f.baseline is None and f.other is None
 
 
 def _cells(f: Compared) -> tuple[str, ...]:
@@ -248,14 +341,10 @@ def _work(c: Comparison) -> Section:
     one, two = c.baseline.work, c.other.work
     rows = [
         ("steps", f"{one.n_steps:,}", f"{two.n_steps:,}"),
-        ("samples", _whole(one.n_samples), _whole(two.n_samples)),
-        ("tokens", _whole(one.n_tokens), _whole(two.n_tokens)),
-        (
-            "effective batch size",
-            _whole(one.effective_batch_size),
-            _whole(two.effective_batch_size),
-        ),
-        ("accumulation steps", _whole(one.accumulation_steps), _whole(two.accumulation_steps)),
+        ("samples", count(one.n_samples), count(two.n_samples)),
+        ("tokens", count(one.n_tokens), count(two.n_tokens)),
+        ("effective batch size", count(one.effective_batch_size), count(two.effective_batch_size)),
+        ("accumulation steps", count(one.accumulation_steps), count(two.accumulation_steps)),
     ]
     if one.gears or two.gears:
         first, second = (shares_words(work.gears) or MISSING for work in (one, two))
@@ -267,7 +356,3 @@ def _work(c: Comparison) -> Section:
     if not c.likeness.same_work:
         lead = f"Not the same: {'; '.join((*c.likeness.amounts, *c.likeness.kinds))}."
     return Section("work", "Work", lead, "", (table(("", "first", "other"), rows, 1),))
-
-
-def _whole(value: int | None) -> str:
-    return MISSING if value is None else f"{value:,}"

@@ -6,21 +6,18 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from ecorl.files import write_whole
 from ecorl.html.pages import render
 from ecorl.ledger import LedgerReader
 from ecorl.report.aggregate import build_report
-from ecorl.report.comparison.compare import compare
-from ecorl.report.comparison.data import comparison_data
-from ecorl.report.comparison.model import Comparison
-from ecorl.report.comparison.sections import sections, verdict
-from ecorl.report.render.layout import Section
-from ecorl.report.render.lines import aligned, readable_width, visible, wrapped
+from ecorl.report.comparison.compare import Comparison, compare
+from ecorl.report.comparison.sections import comparison_data, sections, verdict
+from ecorl.report.render.lines import Section, aligned, readable_width, visible, wrapped
+from ecorl.report.render.page import shown
 from ecorl.report.run_config import read_config
+from ecorl.report.sharing.files import is_written
 from ecorl.report.sharing.summary import RunSummary, summarise
 
 logger = logging.getLogger(__name__)
@@ -64,18 +61,10 @@ def write_comparison(baseline: Path, other: Path, console: Console) -> Path | No
         print_comparison(found, titles, console)
     finally:  # whoever reads the text may leave early (`| head`): the files come all the same
         folder = other.parent if other.is_file() else other
-        written = _written(folder / HTML_FILE, render_comparison(found, titles))
-        _written(folder / JSON_FILE, json.dumps(comparison_data(found), indent=2) + "\n")
+        written = is_written(folder / HTML_FILE, render_comparison(found, titles), logger)
+        data = json.dumps(comparison_data(found), indent=2) + "\n"
+        is_written(folder / JSON_FILE, data, logger)
     return folder / HTML_FILE if written else None
-
-
-def _written(path: Path, text: str) -> bool:
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        logger.warning("%s: cannot be written (%s)", path, error.strerror or error)
-        return False
-    return True
 
 
 def render_comparison(c: Comparison, titles: tuple[str, str]) -> str:
@@ -85,11 +74,6 @@ def render_comparison(c: Comparison, titles: tuple[str, str]) -> str:
         c: the comparison.
         titles: what to call the two runs.
     """
-
-    def shown(value: Any) -> Any:
-        # Markup stays markup, by keeping the type.
-        return type(value)(visible(value)) if isinstance(value, str) else value
-
     return render(
         __package__,
         "comparison.html",

@@ -14,8 +14,8 @@ from ecorl.report.energy.carbon_model import PauseSummary, WaitOutcome
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.model import Balance
 from ecorl.report.render.numbers import bound, count, grams, joules
-from ecorl.report.training_stage.fixed import LEAST_STEPS
 from ecorl.report.training_stage.model import FixedStage, TrainingStageFacts
+from ecorl.report.training_stage.steps import LEAST_STEPS
 from ecorl.report.training_stage.words import OWN_GEAR, fixed_words
 from ecorl.report.verdict import card_name, left_out, unknown_beside
 

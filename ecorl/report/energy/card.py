@@ -11,7 +11,7 @@ from ecorl.ledger import BarrierRow, ExecutionRow
 from ecorl.records import Action, Provenance, Role, StageResult, weakest
 from ecorl.report.energy.evidence import Evidence, paused_time_s
 from ecorl.report.energy.model import Balance, CardTimeline, Cause, EnergyPart, PathComparison
-from ecorl.report.energy.spans import Span, length
+from ecorl.report.energy.readings import Span, length
 from ecorl.report.energy.stages import modelled_devices, present
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,7 +78,8 @@ def scaled(emissions: Emissions, factor: float) -> Emissions:
         grams = None if e.carbon_g is None else e.carbon_g * factor
         return Emitted(grams, *(energy_j * factor for energy_j in _energies(e)))
 
-    return _each(one, emissions)
+    kinds = (emissions.average, emissions.marginal)
+    return Emissions(*(None if e is None else one(e) for e in kinds))
 
 
 def left_over(whole: Draw, taken: Iterable[Draw], energy_j: float) -> Emissions:
@@ -130,10 +131,3 @@ def _difference(whole: Emitted, gone: Emitted | None, energy_j: float) -> Emitte
 
 def _energies(e: Emitted) -> tuple[float, float, float, float, float]:
     return e.known_j, e.unknown_j, e.facility_j, e.mixed_j, e.renewable_j
-
-
-def _each(change: Callable[[Emitted], Emitted], emissions: Emissions) -> Emissions:
-    return Emissions(
-        None if emissions.average is None else change(emissions.average),
-        None if emissions.marginal is None else change(emissions.marginal),
-    )

@@ -10,7 +10,6 @@ from ecorl.carbon.building import FROM_ACCOUNTING
 from ecorl.carbon.timeline import Emitted, IntensityTimeline
 from ecorl.grid import Basis, Gas, Intensity
 from ecorl.records import Provenance, Stage, weakest
-from ecorl.report.energy.attribution import Attribution
 from ecorl.report.energy.carbon_model import (
     ROUNDING,
     CarbonColumn,
@@ -22,9 +21,9 @@ from ecorl.report.energy.carbon_model import (
 )
 from ecorl.report.energy.causes import CAUSES, cause_of
 from ecorl.report.energy.emissions import IntensityKind, total_emitted
-from ecorl.report.energy.evidence import Evidence
+from ecorl.report.energy.evidence import Attribution, Evidence
 from ecorl.report.energy.model import Accounting, Cause, EnergyPart, Spending
-from ecorl.report.energy.spans import length
+from ecorl.report.energy.readings import length
 from ecorl.report.energy.stages import provenance_order
 from ecorl.units import kwh_from_joules
 

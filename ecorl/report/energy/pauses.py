@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from ecorl.carbon.timeline import Emitted, IntensityTimeline
 from ecorl.control import Command
 from ecorl.controllers.pauses import paused_spans
-from ecorl.ledger import GearChoiceRow
+from ecorl.ledger import ExecutionRow, GearChoiceRow, LedgerReader
 from ecorl.records import weakest
-from ecorl.report.energy.attribution import Attribution
 from ecorl.report.energy.carbon_model import Footprint, IntensityFacts, PauseSummary, WaitOutcome
 from ecorl.report.energy.emissions import IntensityKind, total_emitted
-from ecorl.report.energy.evidence import Evidence, paused_time_s
+from ecorl.report.energy.evidence import Attribution, Evidence, paused_time_s
 from ecorl.report.energy.footprint import mean_intensity
 from ecorl.report.energy.model import Cause, EnergyPart
-from ecorl.report.energy.spans import Span, common, merged, minus
+from ecorl.report.energy.readings import DeviceReadings, Span, common, device_spans, merged, minus
 from ecorl.units import kwh_from_joules
 
 
@@ -139,3 +138,32 @@ def _mean_within(
 ) -> float | None:
     """Mean intensity over some times, g/kWh; None where it is known for none of them."""
     return mean_intensity(timeline, timeline.times_s(*grid.windows(spans)).tolist())
+
+
+def recorded_evidence(
+    reader: LedgerReader,
+    spans: dict[int, Span],
+    executions: Sequence[ExecutionRow],
+    readings: Sequence[DeviceReadings],
+    grid: Attribution | None = None,
+) -> Evidence:
+    """Put together what a ledger holds of the run's energy.
+
+    Args:
+        reader: the run's ledger.
+        spans: begin and end of each attempt, monotonic s.
+        executions: of the whole run.
+        readings: energy of each device in each attempt by its readings.
+        grid: finds what energy emitted; None where no grams are asked for.
+    """
+    return Evidence(
+        executions=executions,
+        barriers=reader.barriers(),
+        devices=reader.devices(),
+        readings=readings,
+        spans=spans,
+        own_spans=device_spans(reader.node_spans(), spans),
+        lost=reader.lost_nodes(),
+        pauses=run_pauses(reader.choices(), spans),
+        grid=Attribution() if grid is None else grid,
+    )

@@ -32,7 +32,7 @@ from ecorl.report.energy.causes import (
 from ecorl.report.energy.emissions import Emissions, total_emitted
 from ecorl.report.energy.model import Cause, EnergyPart, StageRow
 from ecorl.report.notes import intensity_label, pue_words
-from ecorl.report.render.layout import Section, Table, table
+from ecorl.report.render.lines import Section, Table, table
 from ecorl.report.render.numbers import (
     MISSING,
     bounded,

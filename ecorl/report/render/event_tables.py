@@ -16,7 +16,7 @@ from ecorl.report.model import (
     RankFlips,
     Report,
 )
-from ecorl.report.render.layout import Section, Table, table
+from ecorl.report.render.lines import Section, Table, table
 from ecorl.report.render.numbers import MISSING, count, duration, figure, interval_95
 from ecorl.scheduler.words import action_name
 

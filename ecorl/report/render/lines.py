@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
+import rich.table
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ecorl.plain_text import as_read
@@ -82,7 +83,7 @@ def aligned(
     Returns:
         One line a row, without blanks at its end.
     """
-    table = Table.grid(padding=(0, len(GAP), 0, 0))
+    table = rich.table.Table.grid(padding=(0, len(GAP), 0, 0))
     for i, width in enumerate(columns if columns is not None else widths(rows)):
         table.add_column(justify="left" if i in text_columns else "right", min_width=width)
     for row in rows:
@@ -92,3 +93,50 @@ def aligned(
     with console.capture() as shown:
         console.print(table)
     return [f"{indent}{line}".rstrip() for line in shown.get().splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text. ``numeric`` tells per column whether to align right.
+
+    Attributes:
+        caption: a line above the table; names the provenance where columns do not.
+        folded: shown only on demand.
+    """
+
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, an introducing line, a plot by name, tables, and remarks under them."""
+
+    id: str
+    title: str
+    lead: str = ""
+    plot: str = ""
+    tables: tuple[Table, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], n_text: int = 1, caption: str = ""
+) -> Table:
+    """Make a table whose first ``n_text`` columns are text and the others numbers.
+
+    Args:
+        heads: headings of the columns.
+        rows: cells as text, as many as headings.
+        n_text: leading columns that hold text.
+        caption: a line above the table.
+    """
+    return Table(
+        columns=tuple(heads),
+        numeric=tuple(i >= n_text for i in range(len(heads))),
+        rows=tuple(tuple(row) for row in rows),
+        caption=caption,
+    )

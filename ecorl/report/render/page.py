@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from pathlib import PurePath
 from typing import Any
@@ -15,14 +14,43 @@ from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.model import Cause, Spending
 from ecorl.report.model import Report
 from ecorl.report.notes import pue_words
-from ecorl.report.render.course.tables import SAVED_TITLE
+from ecorl.report.render import carbon_tables, event_tables, spending_tables
+from ecorl.report.render.course_tables import SAVED_TITLE, course_section
+from ecorl.report.render.gear_tables import beside_section, training_stage_section
 from ecorl.report.render.key import TITLE as KEY_TITLE
 from ecorl.report.render.key import key
-from ecorl.report.render.layout import Section
-from ecorl.report.render.lines import visible
+from ecorl.report.render.lines import Section, visible
 from ecorl.report.render.numbers import MISSING, bounded, duration, figure, grams, joules, share
 from ecorl.report.render.plots import plots
-from ecorl.report.render.tables import sections
+from ecorl.report.sharing.files import plain
+from ecorl.report.training_stage.words import choices_words
+
+
+def sections(report: Report) -> list[Section]:
+    """All sections in order; one without anything to show says so in its lead."""
+    geared = report.training_stage
+    return [
+        *([] if report.course is None else [course_section(report.course)]),
+        spending_tables.energy_section(report.spending),
+        carbon_tables.carbon_section(report.footprint, report.stages, report.spending.parts),
+        *(
+            []
+            if report.pauses is None
+            else [carbon_tables.pauses_section(report.pauses, choices_words(geared))]
+        ),
+        *([] if report.beside is None else [beside_section(report.beside)]),
+        spending_tables.stages_section(report.stages, report.remarks),
+        *([] if geared is None else [training_stage_section(geared)]),
+        spending_tables.comparisons_section(
+            report.comparisons, report.balance, report.card_timeline, report.head.path
+        ),
+        event_tables.training_section(report),
+        event_tables.waits_section(report),
+        event_tables.decisions_section(report),
+        event_tables.faults_section(report),
+        event_tables.telemetry_section(report.telemetry),
+        *([event_tables.nodes_section(report.nodes)] if report.nodes else []),
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +70,7 @@ def render_html(report: Report) -> str:
     return render(
         __package__,
         "report.html",
-        finalize=_shown,
+        finalize=shown,
         report=report,
         head=report.head,
         facts=_facts(report, started),
@@ -69,7 +97,7 @@ def _texts(report: Report, tiles: list[Tile], parts: list[Section]) -> list[str]
     return found
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Escape control characters of a user's text; markup stays markup, by keeping the type."""
     return type(value)(visible(value)) if isinstance(value, str) else value
 
@@ -185,17 +213,5 @@ def render_json(report: Report) -> str:
     ``decisions`` and ``expectation`` sum them up.
     """
     fields = (f.name for f in dataclasses.fields(report) if f.name != "placements")
-    data = {name: _plain(getattr(report, name)) for name in fields}
+    data = {name: plain(getattr(report, name)) for name in fields}
     return json.dumps(data, indent=1, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, str) else value

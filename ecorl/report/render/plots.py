@@ -9,8 +9,7 @@ from ecorl.html.pages import COLOURS, INK, PAPER, draw
 from ecorl.report.energy.causes import CAUSES
 from ecorl.report.energy.model import Cause, EnergyTotals
 from ecorl.report.model import WAIT, Bar, BarrierSummary, PowerTrace, Report, Timeline
-from ecorl.report.render.course.picture import course_plot
-from ecorl.report.render.gear_plot import gear_plot
+from ecorl.report.render.course_plots import course_plot, gear_plot
 from ecorl.report.render.lines import visible
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from ecorl.report.energy.model import (
     StageRow,
 )
 from ecorl.report.energy.stages import present
-from ecorl.report.render.layout import Section, Table, table
+from ecorl.report.render.lines import Section, Table, table
 from ecorl.report.render.numbers import (
     MISSING,
     bounded,

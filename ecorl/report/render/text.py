@@ -18,13 +18,12 @@ from ecorl.report.decisions.savings import saving_line
 from ecorl.report.energy.causes import CAUSES, PAUSE_CAUSES
 from ecorl.report.energy.model import StageRow
 from ecorl.report.model import DecisionGroup, NodeFacts, Report
-from ecorl.report.render.beside_tables import TITLE as BESIDE_TITLE
-from ecorl.report.render.beside_tables import beside_lines
 from ecorl.report.render.carbon_tables import PAUSES_TITLE
 from ecorl.report.render.carbon_text import carbon_lines, pauses_lines
-from ecorl.report.render.course.tables import COURSE_TITLE, SAVED_TITLE, course_lines
+from ecorl.report.render.course_tables import COURSE_TITLE, SAVED_TITLE, course_lines
 from ecorl.report.render.event_tables import fault_place, node_cells, rows_fallback
-from ecorl.report.render.gear_tables import STAGE_TITLE, training_stage_lines
+from ecorl.report.render.gear_tables import STAGE_TITLE, beside_lines, training_stage_lines
+from ecorl.report.render.gear_tables import TITLE as BESIDE_TITLE
 from ecorl.report.render.key import TITLE as KEY_TITLE
 from ecorl.report.render.key import key
 from ecorl.report.render.lines import (

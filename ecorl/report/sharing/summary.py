@@ -7,17 +7,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ecorl.ledger import EvaluationRow, LedgerReader
+from ecorl.config import Config, FilesTask
+from ecorl.ledger import DeviceRow, EvaluationRow, LedgerReader
 from ecorl.records import EvaluationPhase, Provenance, Stage
 from ecorl.report.beside import read_beside
 from ecorl.report.energy.carbon_model import FeedFacts, PueFacts
-from ecorl.report.energy.causes import cause_of
+from ecorl.report.energy.causes import cause_of, simulated_cards
 from ecorl.report.energy.emissions import IntensityKind
 from ecorl.report.energy.model import Cause
 from ecorl.report.energy.stages import present
-from ecorl.report.model import Report
+from ecorl.report.model import Head, Report
 from ecorl.report.run_config import RunConfig
-from ecorl.report.sharing.conditions import Conditions, read_conditions
 from ecorl.report.training_stage.model import TrainingStageFacts
 from ecorl.runtime.memory import DEVICE_METRIC, HOST_METRIC
 from ecorl.telemetry.beside.codecarbon import Beside
@@ -304,3 +304,75 @@ def _scores(rows: Sequence[EvaluationRow]) -> tuple[EvaluationScores, ...]:
         mean = statistics.fmean(values) if values else None
         found.append(EvaluationScores(name, row.phase, row.values, mean, error))
     return tuple(found)
+
+
+COMPLETION_LENGTH, GENERATIONS, BETA = "max_completion_length", "num_generations", "beta"
+"""Settings of a trainer that change how much work a step is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a run was asked to do, and how its figures were taken; None where nobody recorded it.
+
+    Attributes:
+        settings: the trainer's that change how much work a step is, by name; missing ones are not
+            known.
+        prompts: the file of prompts, or the name of the task that makes them.
+        instruments: by device, as its last attempt had them.
+        interval_s: at which power was read, s, where the config says so.
+        placement: type of the placement policy.
+        n_card_calls: calls that a simulated card answered and that the run kept.
+    """
+
+    algorithm: str | None = None
+    seed: int | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
+    prompts: str | None = None
+    host: str | None = None
+    instruments: Mapping[str, DeviceRow] = field(default_factory=dict)
+    interval_s: float | None = None
+    placement: str | None = None
+    n_card_calls: int = 0
+
+
+def read_conditions(head: Head, reader: LedgerReader, known: RunConfig) -> Conditions:
+    """Read the conditions of a run.
+
+    Args:
+        head: of its report.
+        reader: its ledger.
+        known: its config.
+    """
+    config, devices, executions = known.config, reader.devices(), reader.executions()
+    cards = simulated_cards(executions, devices)
+    return Conditions(
+        algorithm=head.algorithm,
+        seed=head.seed,
+        settings=_settings(head, config),
+        prompts=None if config is None or head.attached else _prompts(config),
+        host=head.meta.get("host"),
+        instruments={d.device_id: d for d in devices},
+        interval_s=None if config is None else getattr(config.telemetry.gpu, "interval_s", None),
+        placement=head.policy,
+        n_card_calls=sum(
+            not e.superseded and not cards.isdisjoint(e.result.device_ids) for e in executions
+        ),
+    )
+
+
+def _settings(head: Head, config: Config | None) -> dict[str, float]:
+    names = (COMPLETION_LENGTH, GENERATIONS, BETA)
+    if config is not None and not head.attached:
+        return {name: float(getattr(config.trainer, name)) for name in names}
+    found = {}
+    for name in names:
+        try:
+            found[name] = float(head.trainer[name])
+        except (KeyError, ValueError):
+            continue
+    return found
+
+
+def _prompts(config: Config) -> str:
+    task = config.task
+    return str(task.prompts) if isinstance(task, FilesTask) else f"the task {task.type}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ecorl.config import Config
-from ecorl.control import Command
+from ecorl.control import Command, Gear
 from ecorl.controllers.planning.executions import (
+    MEASUREMENT_S,
     WholeExecution,
     is_forward,
     is_measurement,
@@ -18,39 +20,212 @@ from ecorl.controllers.planning.executions import (
 )
 from ecorl.controllers.planning.tables import read_table
 from ecorl.errors import ConfigError
-from ecorl.ledger import EventRow, GearChoiceRow, LedgerReader
-from ecorl.records import EventKind
+from ecorl.ledger import AttemptRow, EventRow, FaultRow, GearChoiceRow, LedgerReader, MetricRow
+from ecorl.records import EventKind, FaultKind, weakest
 from ecorl.report.energy.carbon_model import Footprint
 from ecorl.report.energy.evidence import Evidence
-from ecorl.report.energy.stages import present
+from ecorl.report.energy.readings import Span
+from ecorl.report.energy.stages import energy_j, present, total
 from ecorl.report.model import Head
 from ecorl.report.run_config import RunConfig
 from ecorl.report.training import metric_series
-from ecorl.report.training_stage.course import stage_course
-from ecorl.report.training_stage.fixed import fixed_stage
-from ecorl.report.training_stage.limits import (
-    Metrics,
-    gear_accuracy,
-    gear_measurements,
-    low_precision,
-    old_log_probs,
-    stopped_gears,
-)
 from ecorl.report.training_stage.model import (
     ChoiceCount,
+    GearAccuracy,
+    GearMeasurements,
+    GearRow,
+    LowPrecision,
+    OldLogProbs,
     PriceTable,
+    ShareLimit,
+    StageBand,
+    StageCourse,
     TokenBudget,
     TrainingStageFacts,
     WidthChanges,
+    is_low,
 )
 from ecorl.report.training_stage.steps import (
     STAGES,
     TrainedStep,
+    fixed_stage,
     gear_rows,
     gear_shifts,
     n_width_changes,
     trained_steps,
 )
+
+NOISE, MISMATCH = "gradient_noise_ratio_", "probability_mismatch_"
+"""Metrics of a gear, whose name follows."""
+
+Metrics = Mapping[str, Sequence[MetricRow]]
+
+
+def gear_accuracy(metrics: Metrics, config: Config | None) -> tuple[GearAccuracy, ...]:
+    """Take the newest measurement of each gear.
+
+    Args:
+        metrics: of the run, by name, in the order of iterations.
+        config: of the run; None without one.
+    """
+    limit = None if config is None else config.gears.mismatch_limit
+    reference = None if config is None else config.gears.reference
+    found = []
+    for gear in map(str, Gear):
+        noise, mismatch = _newest(metrics, NOISE + gear), _newest(metrics, MISMATCH + gear)
+        if noise or mismatch:
+            found.append(
+                GearAccuracy(
+                    gear=gear,
+                    noise_ratio=noise.value if noise else None,
+                    noise_iteration=noise.iteration if noise else None,
+                    mismatch=mismatch.value if mismatch else None,
+                    mismatch_iteration=mismatch.iteration if mismatch else None,
+                    mismatch_limit=limit,
+                    reference=None if reference is None else str(reference),
+                )
+            )
+    return tuple(found)
+
+
+def _newest(metrics: Metrics, name: str) -> MetricRow | None:
+    known = [row for row in metrics.get(name, ()) if row.value is not None]
+    return known[-1] if known else None
+
+
+def low_precision(
+    rows: Sequence[GearRow], accuracy: Sequence[GearAccuracy], config: Config | None
+) -> LowPrecision | None:
+    """Hold the share of tokens in low precision against its limit.
+
+    The mean excess variance over all tokens is the share times the gear's own, so that the budget
+    of the one bounds the other: ``share <= noise_budget / (ratio^2 - 1)``.
+
+    Args:
+        rows: by gear and width.
+        accuracy: the newest measurements.
+        config: of the run; None without one.
+
+    Returns:
+        None where no gear of low precision could be chosen and none was run.
+    """
+    allowed = () if config is None else config.gears.allowed
+    if not any(is_low(row.gear) for row in rows) and not any(gear.is_low for gear in allowed):
+        return None
+    own = [row for row in rows if row.stage is rows[0].stage]
+    counted = [row for row in own if row.token_share is not None]
+    shares = [row.token_share or 0.0 for row in counted if is_low(row.gear)]
+    ratios = present(one.noise_ratio for one in accuracy if is_low(one.gear))
+    ratio = max(ratios, default=None)
+    share = math.fsum(shares) if counted else None
+    if config is None:
+        return LowPrecision(share, None, None, None, None, ratio)
+    cap, budget = config.carbon.control.low_share, config.gears.noise_budget
+    limit, binds = cap, ShareLimit.SHARE if cap < 1.0 else None
+    excess = 0.0 if ratio is None else ratio * ratio - 1.0
+    if budget is not None and excess > 0.0 and budget / excess < cap:
+        limit, binds = budget / excess, ShareLimit.NOISE
+    return LowPrecision(share, limit, binds, cap, budget, ratio)
+
+
+def stopped_gears(faults: Sequence[FaultRow]) -> tuple[str, ...]:
+    """Why gears were retired or barred, in the order of time.
+
+    Args:
+        faults: of the run.
+    """
+    kinds = (FaultKind.GEAR_RETIRED, FaultKind.GEAR_BARRED)
+    own = [f for f in faults if f.kind in kinds and not f.superseded]
+    return tuple(
+        f.detail if f.iteration is None else f"step {f.iteration}: {f.detail}" for f in own
+    )
+
+
+def gear_measurements(
+    wholes: Sequence[WholeExecution], metrics: Metrics, n_inside: int
+) -> GearMeasurements | None:
+    """Add up what measuring the gears took; None where nothing was measured.
+
+    Args:
+        wholes: the executions that measured.
+        metrics: of the run, by name.
+        n_inside: how many measurements were within the time of a step that trained.
+    """
+    times_s = present(row.value for row in metrics.get(MEASUREMENT_S, ()))
+    if not times_s and not wholes:
+        return None
+    results = [whole.row.result for whole in wholes]
+    known = [r for r in results if energy_j(r) is not None]
+    provenances = [r.energy.provenance for r in known if r.energy is not None]
+    return GearMeasurements(
+        n=max(len(times_s), len(wholes) + n_inside),
+        time_s=total(times_s) if times_s else total(r.time_s for r in results),
+        n_with_energy=len(known),
+        energy_j=total(map(energy_j, known)),
+        energy_provenance=weakest(*provenances) if provenances else None,
+        n_inside=n_inside,
+    )
+
+
+def old_log_probs(wholes: Sequence[WholeExecution]) -> OldLogProbs | None:
+    """Add up forward passes for old log-probabilities; None without any.
+
+    Args:
+        wholes: the executions that passed forward for them.
+    """
+    if not wholes:
+        return None
+    results = [whole.row.result for whole in wholes]
+    energies = [r.energy for r in results if r.energy is not None and energy_j(r) is not None]
+    return OldLogProbs(
+        n=len(results),
+        time_s=total(r.time_s for r in results),
+        time_provenance=weakest(*(r.time_provenance for r in results)),
+        n_with_energy=len(energies),
+        energy_j=total(map(energy_j, results)),
+        energy_provenance=weakest(*(e.provenance for e in energies)) if energies else None,
+    )
+
+
+def stage_course(
+    steps: Sequence[TrainedStep],
+    pauses: Mapping[int, Sequence[Span]],
+    choices: Sequence[GearChoiceRow],
+    attempts: Sequence[AttemptRow],
+    footprint: Footprint,
+) -> StageCourse:
+    """Put bands and intensities on one clock: seconds of the wall clock since the run began.
+
+    Args:
+        steps: of one stage, in the order of time.
+        pauses: when the run stood still by choice, by attempt, monotonic s.
+        choices: decisions in their order.
+        attempts: of the run.
+        footprint: knows where the intensities come from.
+    """
+    began_s = attempts[0].unix_anchor_s if attempts else 0.0
+    ahead_s = {a.attempt: a.unix_anchor_s - a.monotonic_anchor_s - began_s for a in attempts}
+    own = [(s.attempt, StageBand(s.start_s, s.end_s, s.gear, s.width, 1)) for s in steps]
+    own += [(a, StageBand(*span, None, 0)) for a, spans in pauses.items() for span in spans]
+    bands: list[StageBand] = []
+    last: int | None = None
+    for attempt, band in sorted(own, key=lambda one: (one[0], one[1].start_s)):
+        moved_s = ahead_s.get(attempt, 0.0)
+        start_s, end_s = band.start_s + moved_s, band.end_s + moved_s
+        before = bands[-1] if bands and last == attempt else None
+        if before is not None and (before.gear, before.width) == (band.gear, band.width):
+            n_steps = before.n_steps + band.n_steps
+            bands[-1] = StageBand(before.start_s, end_s, band.gear, band.width, n_steps)
+        else:
+            bands.append(StageBand(start_s, end_s, band.gear, band.width, band.n_steps))
+        last = attempt
+    known = [f.provenance for f in footprint.intensities if f.provenance is not None]
+    return StageCourse(
+        intensities=tuple((c.choice.decided_s - began_s, c.choice.g_per_kwh) for c in choices),
+        provenance=weakest(*known) if known else None,
+        bands=tuple(bands),
+    )
+
 
 WIDTH_EVENT = "width"
 """Kind of the event that notes a change of the number of workers."""

@@ -12,12 +12,9 @@ import pytest
 from rich.console import Console
 
 from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.cli.carbon.asking import ask_grid
-from ecorl.cli.carbon.forecast import show_forecast
-from ecorl.cli.carbon.now import show_now
-from ecorl.cli.carbon.paragraphs import paragraph
-from ecorl.cli.carbon.rows import rows_of_hours
-from ecorl.cli.carbon.times import length, moment, span, zone_name
+from ecorl.cli.carbon.forecast import rows_of_hours, show_forecast
+from ecorl.cli.carbon.now import ask_grid, show_now
+from ecorl.cli.carbon.times import length, moment, paragraph, span, zone_name
 from ecorl.config import parse_config
 from tests.fakes.grid_answers import NOON_S, NOW_S
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ecorl.cli.commands import app
-from ecorl.cli.config.page import reference_page
+from ecorl.cli.config import reference_page
 from ecorl.config import config_changes_toml, config_toml, load_config, parse_config, preset_names
 from ecorl.config.reference import config_reference
 from ecorl.errors import UserError

@@ -9,14 +9,13 @@ import typer
 from typer.testing import CliRunner
 
 from ecorl.cli import commands
-from ecorl.cli.demo import demo_commands
 from ecorl.errors import ConfigError
 
 calls: list[tuple[object, ...]] = []
 
 
 @pytest.fixture
-def demo():
+def demo(monkeypatch):
     """The group with an adapter that answers what it is told to."""
 
     def call(*args, written=()):
@@ -29,8 +28,9 @@ def demo():
 
             return make
 
+        monkeypatch.setattr(commands, "_adapter", find)
         group = typer.Typer()
-        group.add_typer(demo_commands(find), name="demo")
+        group.add_typer(commands.demo_app, name="demo")
         return CliRunner(env={"NO_COLOR": "1"}).invoke(group, ["demo", *map(str, args)])
 
     calls.clear()

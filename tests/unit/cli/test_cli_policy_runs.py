@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.studies.hidden_runs.scenario import hidden_scenario
 from ecorl import cli
-from ecorl.cli.policy import replays
+from ecorl.cli.policy import evaluate
 from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE
 from ecorl.policy.calibration.replayed import replayed
@@ -127,11 +127,11 @@ def test_a_training_that_cannot_begin_leaves_nothing(command, runs, tmp_path):
 
 def test_a_policy_that_has_seen_no_run_is_compared_on_all(runs):
     scenarios = [replayed(r) for r in runs[:2]]
-    assert replays.unseen(scenarios, {}) == (scenarios, ())
+    assert evaluate.unseen(scenarios, {}) == (scenarios, ())
     plan = {"runs": ["hidden-1"]}
-    assert replays.unseen(scenarios, {"plan": plan}) == (scenarios[1:], ("hidden-1",))
+    assert evaluate.unseen(scenarios, {"plan": plan}) == (scenarios[1:], ("hidden-1",))
     with pytest.raises(ConfigError, match="not trained on"):
-        replays.unseen(scenarios[:1], {"plan": plan})
+        evaluate.unseen(scenarios[:1], {"plan": plan})
 
 
 def test_a_plan_is_the_same_after_it_was_written(tmp_path):

@@ -18,14 +18,13 @@ from ecorl.operate.levers.choice import (
     Lever,
     LeverLimits,
     adoption_order,
+    hidden_s,
     interactions,
     least_energy,
     missing_levers,
     subsets,
 )
-from ecorl.operate.levers.clocks import CLOCKS, clocked, natural_clocks
-from ecorl.operate.levers.gears import ENDS, geared, training_gain
-from ecorl.operate.levers.overlap import hidden_s
+from ecorl.operate.levers.clocks import CLOCKS, ENDS, clocked, geared, natural_clocks, training_gain
 from ecorl.operate.levers.placement import accelerators, placed, placed_steps
 from ecorl.operate.levers.step import PricedStep, StageDraw, priced_step
 from ecorl.operate.levers.study import lever_study

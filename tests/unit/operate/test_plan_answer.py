@@ -14,7 +14,7 @@ from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.operate.levers.choice import Lever, LeverLimits
 from ecorl.operate.levers.step import priced_step
-from ecorl.operate.plan.answer import plan_answer
+from ecorl.operate.plan.answer import PlanTerms, payback, plan_answer, what_if_grid, what_ifs
 from ecorl.operate.plan.job import PlannedJob, plan_values
 from ecorl.operate.plan.offload import best_saved_share
 from ecorl.operate.plan.own_stages import (
@@ -23,8 +23,6 @@ from ecorl.operate.plan.own_stages import (
     stages_of_run,
     told_shares,
 )
-from ecorl.operate.plan.payback import PlanTerms, payback
-from ecorl.operate.plan.whatifs import what_if_grid, what_ifs
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.records import Action, Provenance, Stage, StageResult
 from tests.fakes.hidden_runs import wrote

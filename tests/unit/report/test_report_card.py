@@ -10,7 +10,7 @@ from rich.console import Console
 from ecorl.control import Command, Why
 from ecorl.ledger import DeviceRecord
 from ecorl.records import BarrierWait, Provenance, Stage
-from ecorl.report.render.tables import sections
+from ecorl.report.render.page import sections
 from ecorl.report.render.text import print_report
 
 MODELLED = Provenance.MODELLED

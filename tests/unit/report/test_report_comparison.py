@@ -15,8 +15,7 @@ from ecorl.grid import Scope
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, LedgerReader
 from ecorl.records import DeviceKind, EventKind, Provenance, Stage
 from ecorl.report.comparison.compare import compare
-from ecorl.report.comparison.data import BY_AVERAGE, comparison_data
-from ecorl.report.comparison.sections import sections, verdict
+from ecorl.report.comparison.sections import BY_AVERAGE, comparison_data, sections, verdict
 from ecorl.report.comparison.write import (
     HTML_FILE,
     JSON_FILE,

@@ -15,12 +15,10 @@ from rich.console import Console
 from ecorl.control import Command, Gear, Why
 from ecorl.ledger import DeviceRecord
 from ecorl.records import Action, BarrierWait, EventKind, Placement, Provenance, Stage
-from ecorl.report.decisions.grouping import MOST, Decided, stretches
 from ecorl.report.decisions.model import DecisionKind
-from ecorl.report.decisions.run_course import _bands, _Placed
+from ecorl.report.decisions.run_course import MOST, Decided, _bands, _Placed, stretches
 from ecorl.report.decisions.savings import saving_line, saving_words
-from ecorl.report.render.course.lanes import lanes
-from ecorl.report.render.course.tables import course_lines, course_section
+from ecorl.report.render.course_tables import course_lines, course_section, lanes
 from ecorl.report.render.page import render_html, render_json
 from ecorl.report.render.text import print_report
 

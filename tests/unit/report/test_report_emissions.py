@@ -21,7 +21,6 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
-from ecorl.report.energy.attribution import Attribution
 from ecorl.report.energy.causes import energy_parts
 from ecorl.report.energy.emissions import (
     Draw,
@@ -32,9 +31,8 @@ from ecorl.report.energy.emissions import (
     total_emissions,
     total_emitted,
 )
-from ecorl.report.energy.evidence import Evidence
-from ecorl.report.energy.readings import DeviceReadings
-from ecorl.report.energy.spans import common, length, merged
+from ecorl.report.energy.evidence import Attribution, Evidence
+from ecorl.report.energy.readings import DeviceReadings, common, length, merged
 from ecorl.report.energy.stages import stage_rows
 
 MEASURED, MODELLED = Provenance.MEASURED, Provenance.MODELLED

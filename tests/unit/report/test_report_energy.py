@@ -18,12 +18,11 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
-from ecorl.report.energy.causes import CAUSES
+from ecorl.report.energy.causes import CAUSES, simulated_cards, spending
 from ecorl.report.energy.evidence import Evidence
 from ecorl.report.energy.model import Accounting
-from ecorl.report.energy.spans import length, merged, minus
+from ecorl.report.energy.readings import length, merged, minus
 from ecorl.report.energy.stages import comparisons, stage_rows
-from ecorl.report.energy.totals import simulated_cards, spending
 from ecorl.report.render.spending_tables import energy_section
 
 MODELLED, MEASURED = Provenance.MODELLED, Provenance.MEASURED

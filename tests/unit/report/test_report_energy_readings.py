@@ -11,8 +11,7 @@ import pytest
 
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, LedgerReader
 from ecorl.records import PowerSample, Provenance
-from ecorl.report.energy.readings import device_readings, remark
-from ecorl.report.energy.spans import attempt_spans
+from ecorl.report.energy.readings import attempt_spans, device_readings, remark
 from ecorl.telemetry.integrate import Reading, hold_integral
 
 MEASURED = Provenance.MEASURED

@@ -18,13 +18,12 @@ from ecorl.report.comparison.sections import verdict
 from ecorl.report.comparison.write import read_summary
 from ecorl.report.render.carbon_tables import pauses_section
 from ecorl.report.render.gear_tables import training_stage_section
-from ecorl.report.render.page import render_html, render_json
-from ecorl.report.render.tables import sections
+from ecorl.report.render.page import render_html, render_json, sections
 from ecorl.report.render.text import print_report
 from ecorl.report.run_config import read_config
 from ecorl.report.sharing.files import FOOTPRINT_FILE, footprint_texts
-from ecorl.report.sharing.model_card import model_card
-from ecorl.report.training_stage.limits import low_precision
+from ecorl.report.sharing.printing import model_card
+from ecorl.report.training_stage.facts import low_precision
 from ecorl.report.training_stage.model import GearAccuracy, ShareLimit
 from ecorl.report.training_stage.words import gear_notes
 from ecorl.trainer.gears.formats import GearSupport

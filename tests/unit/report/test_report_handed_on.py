@@ -21,9 +21,9 @@ from ecorl.report.sharing.files import (
     EMISSIONS_FILE,
     FOOTPRINT_FILE,
     footprint_texts,
+    over_time,
     write_footprint,
 )
-from ecorl.report.sharing.over_time import over_time
 from ecorl.report.sharing.printing import printed
 from ecorl.telemetry.beside.codecarbon import Beside
 
@@ -193,7 +193,7 @@ def test_a_record_that_is_gone_costs_a_warning(tmp_path, caplog):
 
 def test_the_model_card_has_metadata_and_a_section(run):
     waits(run)
-    card = printed(run.folder, model_card=True)
+    card = printed(run.folder, as_card=True)
     _, metadata, section = card.split("---\n")
     assert f"  emissions: {GRAMS:.6g}  # g" in metadata
     assert 'source: "ecorl: energy measured, average intensity: f (published' in metadata
@@ -210,7 +210,7 @@ def test_the_model_card_has_metadata_and_a_section(run):
 def test_the_metadata_is_what_a_reader_of_yaml_expects(run):
     waits(run)
     yaml = pytest.importorskip("yaml")
-    metadata = printed(run.folder, model_card=True).split("---\n")[1]
+    metadata = printed(run.folder, as_card=True).split("---\n")[1]
     told = yaml.safe_load(metadata)["co2_eq_emissions"]
     assert told["emissions"] == pytest.approx(GRAMS, rel=1e-5)
     assert told["hardware_used"] == "gpu0: h100"
@@ -218,7 +218,7 @@ def test_the_metadata_is_what_a_reader_of_yaml_expects(run):
 
 def test_annex_xi_says_how_the_energy_was_obtained_and_what_is_missing(run):
     waits(run)
-    text = printed(run.folder, model_card=False)
+    text = printed(run.folder, as_card=False)
     assert "Annex XI, section 1, point 2(e)" in text
     assert "Energy            0.00167 kWh (1.67e-06 MWh), measured" in text
     assert "How obtained      measured with instruments of the devices" in text
@@ -233,8 +233,8 @@ def test_a_run_without_energy_says_so_in_both(run):
     run.clock(1010.0)
     run.ledger.event(EventKind.FINISH, "")
     assert run.ledger.flush()
-    assert "# emissions: missing" in printed(run.folder, model_card=True)
-    assert "Energy            unknown" in printed(run.folder, model_card=False)
+    assert "# emissions: missing" in printed(run.folder, as_card=True)
+    assert "Energy            unknown" in printed(run.folder, as_card=False)
 
 
 # ---------------------------------------------------------------- the instrument beside
@@ -262,7 +262,7 @@ def test_what_codecarbon_found_stands_beside(run):
 def test_toml_of_the_config_is_still_toml(run):
     # The metadata quotes what users write: a source with a quote must not end the string.
     waits(run, source='my "own" grid')
-    card = printed(run.folder, model_card=True)
+    card = printed(run.folder, as_card=True)
     line = next(line for line in card.splitlines() if line.startswith("  source:"))
     tomllib.loads(f"source = {line.split(': ', 1)[1]}")
 

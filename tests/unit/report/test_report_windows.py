@@ -23,12 +23,10 @@ from ecorl.records import (
     Provenance,
     Stage,
 )
+from ecorl.report.energy.causes import spending
 from ecorl.report.energy.model import Cause
 from ecorl.report.energy.readings import device_readings
-from ecorl.report.energy.totals import spending
-from ecorl.report.energy.windows.evidence import window_evidence
-from ecorl.report.energy.windows.seconds import cut_seconds
-from ecorl.report.energy.windows.steps import step_windows
+from ecorl.report.energy.windows import cut_seconds, step_windows, window_evidence
 
 MEASURED = Provenance.MEASURED
 

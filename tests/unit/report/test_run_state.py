@@ -14,7 +14,7 @@ import pytest
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, is_being_written
 from ecorl.records import EventKind
 from ecorl.report import build_report, read_config
-from ecorl.report.run_state import state_of
+from ecorl.report.head import state_of
 from ecorl.runtime.runs.record import ending_by
 
 WRITER = """

@@ -7,18 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecorl.bench.tokens_per_joule.arms import SUPERVISED
-from ecorl.bench.tokens_per_joule.reading.energy import WindowEnergy, busy_s, window_energy
 from ecorl.bench.tokens_per_joule.reading.model import PackedRun, RunFigures, StageUse
-from ecorl.bench.tokens_per_joule.reading.quality import quality_points
+from ecorl.bench.tokens_per_joule.reading.quality import (
+    WindowEnergy,
+    busy_s,
+    quality_points,
+    window_energy,
+)
 from ecorl.config import parse_config
 from ecorl.errors import EcorlError
 from ecorl.ledger import ExecutionRow, LedgerReader
 from ecorl.records import Action, EventKind, Stage
-from ecorl.report.energy.causes import cause_of
+from ecorl.report.energy.causes import cause_of, simulated_cards
 from ecorl.report.energy.model import Cause
 from ecorl.report.energy.stages import stage_rows
-from ecorl.report.energy.totals import simulated_cards
-from ecorl.report.energy.windows.steps import step_windows
+from ecorl.report.energy.windows import Window, step_windows
 from ecorl.runtime.adapters import ALL_TOKENS
 from ecorl.runtime.packed_tokens import COMPUTED, DIFFERENCE, UNPACKED
 
@@ -42,11 +45,9 @@ def read_run(folder: Path, arm: str, seed: int, warm_up: int) -> RunFigures:
 
 
 def _read(reader: LedgerReader, empty: RunFigures, warm_up: int) -> RunFigures:
-    why = _unusable(reader)
     config = parse_config(reader.run().config_toml, "the run's record")
     windows = step_windows(reader, warm_up)
-    if not windows and not why:
-        why = f"no step was recorded behind the warm-up of {warm_up}"
+    why = _unusable(reader, windows, warm_up)
     if why:
         return replace(empty, missing=why)
     drawn = window_energy(reader, windows, config.accounting)
@@ -87,13 +88,13 @@ def _packing(reader: LedgerReader, warm_up: int) -> PackedRun | None:
     return PackedRun(round(found[COMPUTED]), round(found[UNPACKED]), max(differences, default=None))
 
 
-def _unusable(reader: LedgerReader) -> str:
+def _unusable(reader: LedgerReader, windows: Sequence[Window], warm_up: int) -> str:
     """Why a record is of no use here; empty where it is of use."""
     if len(reader.attempts()) > 1:
         return "the run was resumed: its warm-up was not the others'"
     if not any(event.kind is EventKind.FINISH for event in reader.events()):
         return "the run did not finish"
-    return ""
+    return "" if windows else f"no step was recorded behind the warm-up of {warm_up}"
 
 
 def _stages(drawn: WindowEnergy) -> list[StageUse]:
@@ -140,12 +141,10 @@ def read_supervised(folder: Path, seed: int, warm_up: int) -> RunFigures:
 
 
 def _supervised(reader: LedgerReader, empty: RunFigures, warm_up: int) -> RunFigures:
-    why = _unusable(reader)
     # What lies behind the last step is an evaluation, which such a record does not mark as one.
     end_s = max((r.result.t_end_s for r in reader.executions()), default=None)
     windows = step_windows(reader, warm_up, end_s)
-    if not windows and not why:
-        why = f"no step was recorded behind the warm-up of {warm_up}"
+    why = _unusable(reader, windows, warm_up)
     if why:
         return replace(empty, missing=why)
     config = parse_config(reader.run().config_toml, "the run's record")

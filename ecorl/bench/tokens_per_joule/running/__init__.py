@@ -1,7 +1,5 @@
 """Runs the arms: each arm and seed in a process of its own, forked from one that has imported all.
 
-`workers` starts that process and asks it for jobs, `worker_main` is what it does, `messages` what
-both send each other. `gears_here` tells which numeric formats act on this machine, `idle` what it
-draws while nothing runs, `session` does all of it in order, into a folder that a second call goes
-on with.
+`workers` starts that process and asks it for jobs, `worker_main` is what it does. `idle` reads what
+this machine draws while nothing runs, `folder` is what a second call goes on with.
 """

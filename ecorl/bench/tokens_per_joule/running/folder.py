@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ecorl.bench.tokens_per_joule.plan import BenchPlan, Stand, stand_data, stand_from
+from ecorl.bench.tokens_per_joule.plan import BenchPlan, Stand, stand_from
 from ecorl.bench.tokens_per_joule.running.idle import IdleReading
 from ecorl.config import parse_config
 from ecorl.errors import RunError
@@ -107,7 +107,7 @@ class BenchFolder:
             )
 
     def _write_plan(self, plan: BenchPlan, stand: Stand) -> None:
-        data = {"benchmark": KIND, "plan": plan.as_dict(), "stand": stand_data(stand)}
+        data = {"benchmark": KIND, "plan": plan.as_dict(), "stand": asdict(stand)}
         self.write("plan.json", json.dumps(data, indent=1) + "\n")
 
     @contextlib.contextmanager

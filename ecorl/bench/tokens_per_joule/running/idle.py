@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ecorl.config import Config
 from ecorl.records import Provenance
@@ -43,41 +44,23 @@ class IdleReading:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Processors:
-    """Where the framework of the runs computes.
-
-    Attributes:
-        device: ``cuda`` or ``cpu``.
-        gpu_uuids: of the GPUs that it uses.
-    """
-
-    device: str = "cpu"
-    gpu_uuids: Sequence[str] = ()
-
-
 def read_idle(
-    config: Config,
-    processors: Processors,
-    when: str,
-    time_s: float,
+    config: Config, device: str, gpu_uuids: Sequence[str], when: str, time_s: float
 ) -> list[IdleReading]:
     """Read the power of the runs' devices for a while, with nothing running.
 
     Args:
         config: of the runs.
-        processors: where they compute.
+        device: where they compute, ``cuda`` or ``cpu``.
+        gpu_uuids: of the GPUs that they use.
         when: ``before`` or ``after``.
         time_s: for how long, s.
 
     Raises:
         UserError: for a source that the config names and that cannot be used.
     """
-    side = TrainingSide(
-        "cuda" if processors.device == "cuda" else "cpu",
-        tuple(processors.gpu_uuids),
-        pids=(os.getpid(),),
-    )
+    place: Literal["cuda", "cpu"] = "cuda" if device == "cuda" else "cpu"
+    side = TrainingSide(place, tuple(gpu_uuids), pids=(os.getpid(),))
     cards = card_power(config)
     sources = [*gpu_path(config, side).sources, *([cards] if cards else [])]
     if not sources:
@@ -95,7 +78,7 @@ def read_idle(
         last_s = end_s + _BEHIND_S + 2.5 * max(source.interval_s for source in sources)
         while time.monotonic() < last_s and not _is_read(sampler, end_s):
             time.sleep(_POLL_S)
-        return [_reading(sampler, device, when, (begin_s, end_s)) for device in sampler.devices]
+        return [_reading(sampler, one, when, (begin_s, end_s)) for one in sampler.devices]
 
 
 def _is_read(sampler: Sampler, t_s: float) -> bool:

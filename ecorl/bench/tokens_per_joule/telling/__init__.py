@@ -1,4 +1,1 @@
-"""Shows a result: `tables` and `verdict` say it, `text` prints it, `page` and `plots` draw it.
-
-`csv_file` has a row for each run.
-"""
+"""Shows a result: `tables` and `verdict` say it, `page` and `plots` make a page, text and CSV."""

@@ -7,17 +7,22 @@ simulated card, which are modelled throughout.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ecorl.bench.tokens_per_joule.reading.model import QualityPoint, RunFigures
+from ecorl.bench.tokens_per_joule.reading.model import RunFigures
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
-from ecorl.bench.tokens_per_joule.summary import Getter, energy_provenance, over_seeds
-from ecorl.bench.tokens_per_joule.telling.shown_arms import (
+from ecorl.bench.tokens_per_joule.summary import (
+    TOKENS_PER_J,
+    WITH_CARD,
+    Getter,
     arms_with_card,
+    energy_provenance,
+    figure_of,
     grouped_arms,
     has_card,
     is_simulating,
+    over_seeds,
 )
 from ecorl.html.pages import COLOURS, INK, MUTED, PAPER, draw
 
@@ -83,8 +88,8 @@ def _panels(result: BenchResult, machine: Getter, with_card: Getter) -> list[_Pa
     return panels
 
 
-def _is_hatched(result: BenchResult, arm: ArmEntry, panel: _Panel, machine: Getter) -> bool:
-    return panel.take is machine and is_simulating(result, arm)
+def _is_hatched(result: BenchResult, arm: ArmEntry, panel: _Panel) -> bool:
+    return panel.take is TOKENS_PER_J and is_simulating(result, arm)
 
 
 def _colour(result: BenchResult, arm: ArmEntry) -> str:
@@ -100,10 +105,7 @@ def _height(panels: Sequence[_Panel]) -> float:
 
 
 def _tokens(result: BenchResult) -> str | None:
-    def machine(run: RunFigures) -> float | None:
-        return run.tokens_per_j
-
-    panels = _panels(result, machine, lambda run: run.tokens_per_j_with_card)
+    panels = _panels(result, TOKENS_PER_J, WITH_CARD)
     if not panels:
         return None
 
@@ -113,7 +115,7 @@ def _tokens(result: BenchResult) -> str | None:
                 found = over_seeds(result, arm.name, panel.take)
                 if found is None:
                     continue
-                hatch = "////" if _is_hatched(result, arm, panel, machine) else None
+                hatch = "////" if _is_hatched(result, arm, panel) else None
                 ax.barh(
                     i, found.median, height=0.66, color=_colour(result, arm), alpha=0.85,
                     hatch=hatch, edgecolor=PAPER, linewidth=0.6,
@@ -123,7 +125,7 @@ def _tokens(result: BenchResult) -> str | None:
                 ax.scatter(found.values, [i] * found.n, s=9, color=INK, zorder=3)
             _name_rows(ax, panel)
             ax.set_xlabel("output tokens for a joule")
-        figure.supxlabel(_told_of_hatches(result, panels, machine), fontsize=8, color=MUTED)
+        figure.supxlabel(_told_of_hatches(result, panels), fontsize=8, color=MUTED)
 
     return draw("tokens", _LABELS["tokens"], _height(panels), len(panels), paint)
 
@@ -136,11 +138,9 @@ def _name_rows(ax: Axes, panel: _Panel) -> None:
     ax.set_title(panel.title)
 
 
-def _told_of_hatches(result: BenchResult, panels: Sequence[_Panel], machine: Getter) -> str:
+def _told_of_hatches(result: BenchResult, panels: Sequence[_Panel]) -> str:
     told = "bar: median; line: spread over the seeds; dot: a run"
-    hatched = any(
-        _is_hatched(result, arm, panel, machine) for panel in panels for arm in panel.arms
-    )
+    hatched = any(_is_hatched(result, arm, panel) for panel in panels for arm in panel.arms)
     return f"{told}; {_HATCHED}" if hatched else told
 
 
@@ -148,10 +148,8 @@ def _told_of_hatches(result: BenchResult, panels: Sequence[_Panel], machine: Get
 
 
 def _energy(result: BenchResult) -> str | None:
-    def machine(run: RunFigures) -> float | None:
-        return None if run.machine is None else run.machine.energy_j
-
-    panels = _panels(result, machine, _of_card("both_j"))
+    machine = figure_of("machine.energy_j")
+    panels = _panels(result, machine, figure_of("card.both_j"))
     if not panels:
         return None
 
@@ -187,21 +185,11 @@ def _machine_parts() -> _Parts:
     return {cause: (COLOURS[name], by_cause(cause)) for cause, name in _CAUSES.items()}
 
 
-def _of_card(name: str) -> Getter:
-    """A figure of the simulated card's energy, J."""
-
-    def take(run: RunFigures) -> float | None:
-        value: float | None = None if run.card is None else getattr(run.card, name)
-        return value
-
-    return take
-
-
 def _card_parts() -> _Parts:
     return {
-        "this machine": (COLOURS["generation"], _of_card("machine_j")),
-        "card at work": (COLOURS["reward"], _of_card("work_j")),
-        "card idle": (COLOURS["idle"], _of_card("idle_j")),
+        "this machine": (COLOURS["generation"], figure_of("card.machine_j")),
+        "card at work": (COLOURS["reward"], figure_of("card.work_j")),
+        "card idle": (COLOURS["idle"], figure_of("card.idle_j")),
     }
 
 
@@ -261,34 +249,25 @@ def _quality(result: BenchResult) -> str | None:
 
 def _courses(result: BenchResult) -> _Courses:
     """The courses of arms without a simulated card, and of those with one."""
-
-    def machine(point: QualityPoint) -> float | None:
-        return point.energy_j
-
-    def with_card(point: QualityPoint) -> float | None:
-        return point.with_card_j
-
     alone = [a for a in result.arms if result.of(a.name) and not has_card(result, a)]
     provenance = energy_provenance([run for a in alone for run in result.of(a.name)])
     found = []
-    for title, arms, take in (
-        (f"this machine ({provenance})", alone, machine),
-        (_WITH_CARD, arms_with_card(result), with_card),
+    for title, arms, name in (
+        (f"this machine ({provenance})", alone, "energy_j"),
+        (_WITH_CARD, arms_with_card(result), "with_card_j"),
     ):
-        own = [(arm, _course(result, arm, take)) for arm in arms]
+        own = [(arm, _course(result, arm, name)) for arm in arms]
         drawn = [(arm, course) for arm, course in own if len(course) > 1]
         found += [(title, drawn)] if drawn else []
     return found
 
 
-def _course(
-    result: BenchResult, arm: ArmEntry, take: Callable[[QualityPoint], float | None]
-) -> list[tuple[float, float]]:
-    """Joules and reward at each evaluation, medians over the seeds that have both."""
+def _course(result: BenchResult, arm: ArmEntry, name: str) -> list[tuple[float, float]]:
+    """Joules, by their name, and reward at each evaluation; medians over the seeds with both."""
     by_step: dict[int, list[tuple[float, float]]] = {}
     for run in result.of(arm.name):
         for point in run.quality:
-            drawn_j = 0.0 if point.step == 0 else take(point)
+            drawn_j = 0.0 if point.step == 0 else getattr(point, name)
             if drawn_j is not None and point.reward is not None:
                 by_step.setdefault(point.step, []).append((drawn_j, point.reward))
     return [

@@ -12,33 +12,33 @@ from ecorl.bench.tokens_per_joule.reading.model import RunFigures
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.running.idle import IdleReading
 from ecorl.bench.tokens_per_joule.summary import (
+    FINAL_CORRECT,
+    FINAL_REWARD,
+    TOKENS_PER_J,
+    WITH_CARD,
     Getter,
+    arm_name,
+    arms_with_card,
+    ends,
     energy_provenance,
+    grouped_arms,
     is_bound,
+    middle,
+    n_seeds,
     over_baseline,
     over_seeds,
     over_supervised,
+    per_cent,
     ratio_bound,
     spread_words,
 )
-from ecorl.bench.tokens_per_joule.telling.cells import ends, middle, per_cent
 from ecorl.bench.tokens_per_joule.telling.energy_tables import (
     emissions_section,
     energy_section,
+    quality_section,
     stages_section,
 )
-from ecorl.bench.tokens_per_joule.telling.quality_tables import (
-    final_correct,
-    final_reward,
-    quality_section,
-)
-from ecorl.bench.tokens_per_joule.telling.shown_arms import (
-    arm_name,
-    arms_with_card,
-    grouped_arms,
-    n_seeds,
-)
-from ecorl.report.render.layout import Section, table
+from ecorl.report.render.lines import Section, table
 from ecorl.report.render.numbers import MISSING, figure
 
 _RATE_HEADS = ("arm", "tokens/J", "low", "high", "x base", "low", "high", "J/sample")
@@ -71,15 +71,14 @@ def _tokens(result: BenchResult) -> Section:
     tables = []
     for provenance, arms in grouped_arms(result):
         rows = [
-            _rate_row(result, arm, _tokens_per_j, _tokens_per_j, lambda run: run.j_per_sample)
+            _rate_row(result, arm, TOKENS_PER_J, TOKENS_PER_J, lambda run: run.j_per_sample)
             for arm in arms
         ]
         whose = f"energy {provenance}" if provenance else "no energy is known"
         tables.append(table(_RATE_HEADS, rows, 1, f"this machine alone, {whose}"))
     card_rows = [
         _rate_row(
-            result, arm, lambda run: run.tokens_per_j_with_card, _tokens_per_j,
-            lambda run: run.j_per_sample_with_card,
+            result, arm, WITH_CARD, TOKENS_PER_J, lambda run: run.j_per_sample_with_card
         )
         for arm in arms_with_card(result)
     ]  # fmt: skip
@@ -92,10 +91,6 @@ def _tokens(result: BenchResult) -> Section:
         f"over {base} with the same seed."
     )
     return Section("tokens", "Tokens per joule", lead, "tokens", tuple(tables))
-
-
-def _tokens_per_j(run: RunFigures) -> float | None:
-    return run.tokens_per_j
 
 
 def _rate_row(
@@ -175,28 +170,28 @@ def _supervised(result: BenchResult) -> Section:
         return Section("supervised", "Supervised training of the same policy")
     provenance = energy_provenance(known)
     heads = ("training", "tokens/J", "low", "high", "all tokens/J", "reward", "right, %")
-    rate = over_supervised(result, _tokens_per_j)
+    rate = over_supervised(result, TOKENS_PER_J)
     every = over_supervised(result, _all_tokens_per_j)
     row = (
         "supervised",
         middle(rate),
         *ends(rate),
         middle(every),
-        middle(over_supervised(result, final_reward)),
-        per_cent(over_supervised(result, final_correct)),
+        middle(over_supervised(result, FINAL_REWARD)),
+        per_cent(over_supervised(result, FINAL_CORRECT)),
     )
     tables = [table(heads, [row], 1, f"energy {provenance or 'missing'}, quality measured")]
     base = result.baseline
     runs = result.of(base)
     if runs and energy_provenance(runs) is provenance:
-        rate = over_seeds(result, base, _tokens_per_j)
+        rate = over_seeds(result, base, TOKENS_PER_J)
         other = (
             base,
             middle(rate, bound="<= " * is_bound(runs)),
             *ends(rate),
             MISSING,
-            middle(over_seeds(result, base, final_reward)),
-            per_cent(over_seeds(result, base, final_correct)),
+            middle(over_seeds(result, base, FINAL_REWARD)),
+            per_cent(over_seeds(result, base, FINAL_CORRECT)),
         )
         tables = [table(heads, [row, other], 1, f"energy {provenance}, quality measured")]
     lead = (

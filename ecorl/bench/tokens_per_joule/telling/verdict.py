@@ -9,15 +9,18 @@ from ecorl.bench.tokens_per_joule.reading.quality import QualityTarget, first_re
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult
 from ecorl.bench.tokens_per_joule.running.known_truth import LIMIT
 from ecorl.bench.tokens_per_joule.summary import (
+    TOKENS_PER_J,
+    WITH_CARD,
     OverSeeds,
     energy_provenance,
+    has_card,
     is_bound,
+    is_simulating,
     over_baseline,
     over_seeds,
     ratio_bound,
 )
-from ecorl.bench.tokens_per_joule.telling.quality_tables import NAMES, at_target
-from ecorl.bench.tokens_per_joule.telling.shown_arms import has_card, is_simulating
+from ecorl.bench.tokens_per_joule.telling.energy_tables import NAMES, at_target
 from ecorl.report.render.numbers import figure, share
 
 _MOST_GAPS = 6
@@ -32,9 +35,9 @@ def verdict(result: BenchResult) -> list[str]:
     """
     base = result.baseline
     runs = result.of(base)
-    found = over_seeds(result, base, lambda run: run.tokens_per_j)
+    found = over_seeds(result, base, TOKENS_PER_J)
     if found is None:
-        known = [a.name for a in result.arms if over_seeds(result, a.name, _tokens_per_j)]
+        known = [a.name for a in result.arms if over_seeds(result, a.name, TOKENS_PER_J)]
         if not known:
             return ["No run has an energy figure: there are no tokens per joule."]
         return [f"{base} has no energy figure: nothing can be held against it. Others have one."]
@@ -67,17 +70,13 @@ def _interval(found: OverSeeds) -> str:
     return f", {found.spread_name} {figure(low)} to {figure(high)}"
 
 
-def _tokens_per_j(run: RunFigures) -> float | None:
-    return run.tokens_per_j
-
-
 def _machine_sentence(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
     """Which arms are told apart from the baseline, by the joules of the machine alone."""
     groups: dict[str, list[str]] = {"more": [], "fewer": [], "open": [], "bounded": []}
     for arm in arms:
         if is_simulating(result, arm):
             continue  # its machine computed what the card would
-        ratio = over_baseline(result, arm.name, lambda run: run.tokens_per_j)
+        ratio = over_baseline(result, arm.name, TOKENS_PER_J)
         bound = ratio_bound(result, arm.name)
         if ratio is None or bound is None:
             continue
@@ -129,10 +128,8 @@ def _card_sentences(result: BenchResult, arms: list[ArmEntry]) -> list[str]:
         return []
     parts, idles = [], []
     for arm in arms:
-        found = over_seeds(result, arm.name, lambda run: run.tokens_per_j_with_card)
-        ratio = over_baseline(
-            result, arm.name, lambda run: run.tokens_per_j_with_card, lambda run: run.tokens_per_j
-        )
+        found = over_seeds(result, arm.name, WITH_CARD)
+        ratio = over_baseline(result, arm.name, WITH_CARD, TOKENS_PER_J)
         idle = over_seeds(result, arm.name, _card_idle_share)
         if found is None or ratio is None:
             continue

@@ -2,38 +2,194 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
 
 from ecorl.carbon.chain import FeedChain
+from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.cli.carbon.asking import Kind, answer_of, open_chains
-from ecorl.cli.carbon.planning.options import SpanTerms, TableTerms
+from ecorl.cli.carbon.app import GPU, MODEL, WORKERS, PlannedSpan, TableTerms
+from ecorl.cli.carbon.now import Kind, answer_of, open_chains, refusal_text
 from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
-from ecorl.cli.carbon.planning.terms import (
-    DAY_S,
-    counting,
-    deadline_of,
-    scope_of,
-    seconds_of,
-    table_of,
-)
-from ecorl.cli.carbon.verdict import refusal_text
+from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console, say, writing
-from ecorl.config import Config
+from ecorl.config import Config, ReplayFeedConfig
+from ecorl.controllers.planning.defaults import EXPONENT, FP8_GAIN
 from ecorl.controllers.planning.history import GridPast, past_of_feed, past_of_trace
+from ecorl.controllers.planning.modelled import modelled_table, offered_gears, offered_widths
 from ecorl.controllers.planning.plan import carbon_plan, epoch_of, n_plays
 from ecorl.controllers.planning.problems import budget_at, training_problem
+from ecorl.controllers.planning.tables import read_table
 from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.problem.training import TrainingProblem
-from ecorl.errors import ConfigError, FeedSilent
+from ecorl.controllers.rules.prices import read_prices
+from ecorl.controllers.rules.spot import SpotOnly
+from ecorl.devices.llama import model_shape
+from ecorl.devices.profile import load_profile
+from ecorl.errors import ConfigError, DataError, FeedSilent
 from ecorl.grid import Scope
+from ecorl.runtime.progress import progress
+
+DAY_S = 86400.0
+
+_AUTO = "auto"
+
+
+def table_of(terms: TableTerms, config: Config) -> GearTable:
+    """The table that the options name, else that of the config, else a modelled one.
+
+    Args:
+        terms: what the options say.
+        config: of the command.
+
+    Raises:
+        ConfigError: for a table or a profile that cannot be used, and for options of a modelled
+            table beside another one.
+    """
+    path = terms.table or config.carbon.control.table
+    if path is None:
+        return _modelled(terms, config)
+    options = {
+        "--gpu": terms.gpu,
+        "--workers": terms.workers,
+        "--model": terms.model,
+        "--fp8-gain": terms.fp8_gain,
+        "--scaling": terms.scaling,
+    }
+    for option, value in options.items():
+        if value is not None:
+            raise ConfigError(option, value, f"nothing beside the table {path}")
+    return read_table(path)
+
+
+def _modelled(terms: TableTerms, config: Config) -> GearTable:
+    devices = config.devices
+    named = None if devices.gpu == _AUTO else devices.gpu
+    profile = load_profile(terms.gpu or named or GPU)
+    model = model_shape(terms.model or MODEL)
+    n_workers = terms.workers or (devices.n_gpus if devices.n_gpus > 1 else WORKERS)
+    return modelled_table(
+        profile,
+        offered_gears(profile),
+        offered_widths(profile, n_workers, model),
+        model=model,
+        fp8_gain=FP8_GAIN if terms.fp8_gain is None else terms.fp8_gain,
+        exponent=EXPONENT if terms.scaling is None else terms.scaling,
+    )
+
+
+def scope_of(config: Config) -> Scope | None:
+    """Which emissions a recording named by an option is taken for, where it has both or says none.
+
+    Args:
+        config: of the command; the scope is that of its first replay feed, else of the first feed
+            that has one.
+    """
+    feeds = config.carbon.feeds
+    replays = [feed for feed in feeds if isinstance(feed, ReplayFeedConfig)]
+    scopes = [getattr(feed, "scope", None) for feed in replays[:1] or feeds]
+    return next((Scope(scope) for scope in scopes if scope is not None), None)
+
+
+def seconds_of(text: str | None, option: str) -> float | None:
+    """The time that an option names, s since 1970; without an offset it is UTC.
+
+    Args:
+        text: a date, or date and time, by ISO 8601; None: the option was not given.
+        option: its name.
+
+    Raises:
+        ConfigError: for another text.
+    """
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        allowed = "a date, or date and time, such as 2026-03-01 or 2026-03-01T08:00Z"
+        raise ConfigError(option, text, allowed) from error
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
+def deadline_of(
+    config: Config, start_s: float, deadline: str | None, days: float | None
+) -> float | None:
+    """The hard deadline that the options name, else that of the config; None: there is none.
+
+    Args:
+        config: of the command.
+        start_s: begin of the training, s since 1970.
+        deadline: its date, as an option says.
+        days: the same from the start on.
+
+    Raises:
+        ConfigError: when two are given, or the deadline does not lie after the start.
+    """
+    c = config.carbon.control
+    if deadline is not None and days is not None:
+        raise ConfigError("--days", days, "nothing beside --deadline, or the other way round")
+    found, key = seconds_of(deadline, "--deadline"), "--deadline"
+    if days is not None:
+        return start_s + days * DAY_S
+    if found is None and c.deadline_in_s is not None:
+        return start_s + c.deadline_in_s
+    if found is None and c.deadline is not None:
+        found, key = c.deadline.timestamp(), "carbon.control.deadline"
+    if found is not None and not found > start_s:
+        raise ConfigError(key, utc_text(found), f"a time after the start, {utc_text(start_s)}")
+    return found
+
+
+def spot_prices(config: Config, names: Sequence[str]) -> Series | None:
+    """The prices of a worker that the config names.
+
+    Args:
+        config: of the command.
+        names: of the controllers, one of which may need prices.
+
+    Raises:
+        ConfigError: when the file cannot be read or holds a price below 0, or a controller needs
+            prices and there are none.
+    """
+    path, key = config.carbon.control.spot_prices, "carbon.control.spot_prices"
+    if path is None:
+        if SpotOnly.name in names:
+            raise ConfigError(key, None, "a CSV of times and prices, for the controller 'spot'")
+        return None
+    if not path.expanduser().is_file():
+        raise ConfigError(key, str(path), "a file that can be read")
+    try:
+        return read_prices(path.expanduser())
+    except DataError as error:
+        raise ConfigError(key, str(path), f"times and prices ({error})") from error
+
+
+@contextlib.contextmanager
+def counting(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on a terminal's standard error; elsewhere nothing is shown.
+
+    Args:
+        title: what is being done.
+        total: units of work.
+
+    Yields:
+        What counts more of them as done, or None.
+    """
+    console = make_console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with progress(title, total, console) as task:
+        yield task.advance
+
 
 _LONGEST_DAYS = 400.0
 """How many days of the grid a plan reaches at most. Invented: nobody foresees more than a year."""
@@ -44,8 +200,7 @@ _UP_TO_DATE_S = 2 * DAY_S
 
 def run_plan(
     config: Config,
-    trace: Path | None,
-    span: SpanTerms,
+    span: PlannedSpan,
     terms: TableTerms,
     plot: Path | None,
     *,
@@ -55,8 +210,7 @@ def run_plan(
 
     Args:
         config: of the command.
-        trace: recording in the place of the config's feeds.
-        span: time and budget.
+        span: time and budget, and the recording in the place of the config's feeds.
         terms: the table.
         plot: the PNG; None: not asked for.
         as_json: whether JSON is printed.
@@ -68,12 +222,12 @@ def run_plan(
     """
     start_s, soft_s = seconds_of(span.start, "--start"), _soft(config, span.soft_deadline)
     table = table_of(terms, config)
-    if trace is None:
+    if span.trace is None:
         past, now_s = _fed(config), time.time() if start_s is None else start_s
     else:
-        past, now_s = _recorded(trace, scope_of(config), start_s)
+        past, now_s = _recorded(span.trace, scope_of(config), start_s)
     begin_s = past.begin_s(now_s)
-    end_s = deadline_of(config, begin_s, span)
+    end_s = deadline_of(config, begin_s, span.deadline, span.days)
     if end_s is None:
         end_s = _by_slack(config, past, table, begin_s, span.tokens)
     problem = _problem(config, past, table, (begin_s, end_s), span.tokens, soft_s)

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from ecorl.cli.carbon.paragraphs import paragraph
 from ecorl.cli.carbon.planning.words import show_table
+from ecorl.cli.carbon.times import paragraph
 from ecorl.cli.exits import reading_named_ledger
 from ecorl.cli.output import make_console, say, writing
 from ecorl.controllers.planning.executions import MEASUREMENT_S

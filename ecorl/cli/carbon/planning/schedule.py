@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from ecorl.carbon.series import Series
-from ecorl.cli.carbon.paragraphs import paragraph
-from ecorl.cli.carbon.planning.picture import ActionsOverTime, draw_actions
 from ecorl.cli.carbon.planning.words import (
+    ActionsOverTime,
     budget_text,
     capped_note,
+    draw_actions,
     emitted,
     gas_text,
     mass_scale,
@@ -23,7 +23,15 @@ from ecorl.cli.carbon.planning.words import (
     show_table,
     workers_text,
 )
-from ecorl.cli.carbon.times import clock, dated, dated_moment, length, utc_text, zone_name
+from ecorl.cli.carbon.times import (
+    clock,
+    dated,
+    dated_moment,
+    length,
+    paragraph,
+    utc_text,
+    zone_name,
+)
 from ecorl.controllers.planning.plan import (
     CarbonPlan,
     CourseOutcome,

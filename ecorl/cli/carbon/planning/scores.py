@@ -12,13 +12,13 @@ from rich.console import Console
 
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.cli.carbon.paragraphs import paragraph
-from ecorl.cli.carbon.planning.options import ForecastKind
-from ecorl.cli.carbon.planning.picture import ActionsOverTime, draw_actions
+from ecorl.cli.carbon.app import ForecastKind
 from ecorl.cli.carbon.planning.words import (
+    ActionsOverTime,
     budget_text,
     capped_note,
     counted,
+    draw_actions,
     emitted,
     gas_text,
     mass_scale,
@@ -26,7 +26,7 @@ from ecorl.cli.carbon.planning.words import (
     show_table,
     workers_text,
 )
-from ecorl.cli.carbon.times import dated_moment, length, utc_text
+from ecorl.cli.carbon.times import dated_moment, length, paragraph, utc_text
 from ecorl.cli.output import writing
 from ecorl.config import Config
 from ecorl.controllers.planning.baselines import saving

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,8 @@ import typer
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.cli.carbon.planning.options import ForecastKind, SpanTerms, TableTerms
-from ecorl.cli.carbon.planning.scores import (
-    SimulatedSetting,
-    show_simulation,
-    simulation_data,
-    write_files,
-)
-from ecorl.cli.carbon.planning.terms import (
+from ecorl.cli.carbon.app import ForecastKind, SimulatedSpan, TableTerms
+from ecorl.cli.carbon.planning.plan import (
     DAY_S,
     counting,
     deadline_of,
@@ -27,6 +20,12 @@ from ecorl.cli.carbon.planning.terms import (
     seconds_of,
     spot_prices,
     table_of,
+)
+from ecorl.cli.carbon.planning.scores import (
+    SimulatedSetting,
+    show_simulation,
+    simulation_data,
+    write_files,
 )
 from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console, say
@@ -36,6 +35,7 @@ from ecorl.controllers.planning.comparison import (
     compared,
     start_times,
 )
+from ecorl.controllers.planning.defaults import COMPARED
 from ecorl.controllers.planning.history import bridged
 from ecorl.controllers.planning.problems import budget_at, training_problem
 from ecorl.controllers.problem.table import GearTable
@@ -46,35 +46,28 @@ from ecorl.grid import Scope
 _DAYS, _SLACK = 30.0, 1.67
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a simulation is asked for beside time, budget and table.
-
-    Attributes:
-        traces: the recording; None: that of the config.
-        controllers: names of those that are played.
-        forecast: what they are told.
-        rows: CSV of a row a controller and start; None: not asked for.
-        plot: PNG; None: not asked for.
-        as_json: whether JSON is printed.
-    """
-
-    traces: Path | None
-    controllers: tuple[str, ...]
-    forecast: ForecastKind
-    rows: Path | None
-    plot: Path | None
-    as_json: bool
-
-
-def run_simulation(config: Config, span: SpanTerms, terms: TableTerms, asked: Asked) -> None:
+def run_simulation(
+    config: Config,
+    traces: Path | None,
+    span: SimulatedSpan,
+    terms: TableTerms,
+    forecast: ForecastKind,
+    *,
+    rows: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
     """Do what ``ecorl carbon simulate`` was asked for.
 
     Args:
         config: of the command.
-        span: time and budget.
+        traces: the recording; None: that of the config.
+        span: controllers, time and budget.
         terms: the table.
-        asked: the rest.
+        forecast: what the controllers are told.
+        rows: CSV of a row a controller and start; None: not asked for.
+        plot: PNG; None: not asked for.
+        as_json: whether JSON is printed.
 
     Raises:
         ConfigError: for what is missing or cannot be, as a budget that cannot be met.
@@ -82,21 +75,22 @@ def run_simulation(config: Config, span: SpanTerms, terms: TableTerms, asked: As
     """
     if span.slack is not None and span.tokens is not None:
         raise ConfigError("--slack", span.slack, "nothing beside --tokens, or the other way round")
-    trace = _trace(config, asked.traces)
-    setting = _setting(config, trace, table_of(terms, config), span, asked.forecast)
-    prices = spot_prices(config, asked.controllers)
+    controllers = tuple(span.controller or COMPARED)
+    trace = _trace(config, traces)
+    setting = _setting(config, trace, table_of(terms, config), span, forecast)
+    prices = spot_prices(config, controllers)
     _check_prices(setting, prices)
     grid = RecordedGrid(setting.series, _foresight(setting), prices)
-    n = len(setting.problems) * (1 + len(asked.controllers))
+    n = len(setting.problems) * (1 + len(controllers))
     with counting("playing", n) as tell:
         seed = config.carbon.control.seed
-        found = compared(grid, setting.problems, asked.controllers, seed, tell)
-    write_files(setting, found, asked.rows, asked.plot)
-    if asked.as_json:
+        found = compared(grid, setting.problems, controllers, seed, tell)
+    write_files(setting, found, rows, plot)
+    if as_json:
         typer.echo(json.dumps(simulation_data(setting, found), indent=2, allow_nan=False))
         return
     show_simulation(setting, found, make_console())
-    for name, path in (("rows", asked.rows), ("picture", asked.plot)):
+    for name, path in (("rows", rows), ("picture", plot)):
         if path is not None:
             say(f"{name}: {path}")
 
@@ -123,7 +117,7 @@ def _trace(config: Config, path: Path | None) -> GridTrace:
 
 
 def _setting(
-    config: Config, trace: GridTrace, table: GearTable, span: SpanTerms, forecast: ForecastKind
+    config: Config, trace: GridTrace, table: GearTable, span: SimulatedSpan, forecast: ForecastKind
 ) -> SimulatedSetting:
     """The problems of all starts."""
     series, n_bridged = bridged(trace.series)
@@ -134,7 +128,7 @@ def _setting(
         raise ConfigError("--deadline", span.deadline, "--days in its place with --every-days")
     length_s = (_DAYS if span.days is None else span.days) * DAY_S
     if start_s is not None and span.deadline is not None:
-        deadline_s = deadline_of(config, start_s, span)
+        deadline_s = deadline_of(config, start_s, span.deadline, span.days)
         assert deadline_s is not None
         length_s = deadline_s - start_s
     elif span.days is None and config.carbon.control.deadline_in_s is not None:
@@ -166,11 +160,11 @@ def _foresight(setting: SimulatedSetting) -> Foresight | None:
     """The forecasts that controllers are told, or None."""
     from ecorl.controllers.planning.foresight import AS_ARCHIVED, KIND, MadeUpForesight
 
-    if setting.forecast is ForecastKind.NONE:
+    if setting.forecast == "none":
         return None
     step_s = setting.series.step_s
     if step_s > 3600.0:
         allowed = f"none for a recording in intervals of {step_s / 3600:g} h"
-        raise ConfigError("--forecast", str(setting.forecast), allowed)
-    shape = KIND if setting.forecast is ForecastKind.KIND else AS_ARCHIVED
+        raise ConfigError("--forecast", setting.forecast, allowed)
+    shape = KIND if setting.forecast == "kind" else AS_ARCHIVED
     return MadeUpForesight(setting.series, shape, setting.config.carbon.control.seed)

@@ -12,7 +12,7 @@ from ecorl.bench.tokens_per_joule.arms import (
     GearChoices,
     arms_of,
 )
-from ecorl.bench.tokens_per_joule.running.gears_here import gear_choices
+from ecorl.bench.tokens_per_joule.running.worker_main import gear_choices
 from ecorl.config import load_config, validate_config
 from ecorl.control import Gear
 from ecorl.errors import ConfigError

@@ -13,13 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ecorl.bench.tokens_per_joule.benchmark import run_plan
+from ecorl.bench.tokens_per_joule import benchmark as session_module
+from ecorl.bench.tokens_per_joule.benchmark import LEFT_OUT, read_folder, run_plan
 from ecorl.bench.tokens_per_joule.plan import BenchPlan
-from ecorl.bench.tokens_per_joule.reading.results import LEFT_OUT, read_folder
 from ecorl.bench.tokens_per_joule.result import read_result
-from ecorl.bench.tokens_per_joule.running import session as session_module
 from ecorl.bench.tokens_per_joule.running.folder import JSON_FILE, BenchFolder
-from ecorl.bench.tokens_per_joule.running.idle import Processors, read_idle
+from ecorl.bench.tokens_per_joule.running.idle import read_idle
 from ecorl.bench.tokens_per_joule.running.known_truth import ARM
 from ecorl.bench.tokens_per_joule.running.workers import JobWorker
 from ecorl.bench.tokens_per_joule.summary import over_seeds
@@ -379,11 +378,11 @@ def test_the_idle_machine_is_read_by_the_instrument_of_the_runs(tmp_path):
     config = validate_config(
         {"telemetry": {"gpu": {"type": "replay", "path": str(recording), "interval_s": 0.05}}}
     )
-    (found,) = read_idle(config, Processors(), "before", 1.0)
+    (found,) = read_idle(config, "cpu", (), "before", 1.0)
     assert (found.device_id, found.when, str(found.provenance)) == ("cpu0", "before", "replayed")
     assert found.power_w == pytest.approx(70.5, abs=0.3)
 
 
 def test_a_machine_without_an_instrument_has_no_idle_power():
     config = validate_config({"telemetry": {"gpu": {"type": "null"}}})
-    assert [r.power_w for r in read_idle(config, Processors(), "after", 0.3)] in ([], [None])
+    assert [r.power_w for r in read_idle(config, "cpu", (), "after", 0.3)] in ([], [None])

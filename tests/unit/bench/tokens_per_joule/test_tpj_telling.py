@@ -19,10 +19,8 @@ from ecorl.bench.tokens_per_joule.reading.model import PackedRun
 from ecorl.bench.tokens_per_joule.result import ArmEntry
 from ecorl.bench.tokens_per_joule.running.known_truth import KnownTruth
 from ecorl.bench.tokens_per_joule.summary import over_baseline, over_seeds
-from ecorl.bench.tokens_per_joule.telling.csv_file import result_csv
-from ecorl.bench.tokens_per_joule.telling.page import render_page
+from ecorl.bench.tokens_per_joule.telling.page import render_page, result_csv, text_lines
 from ecorl.bench.tokens_per_joule.telling.tables import sections
-from ecorl.bench.tokens_per_joule.telling.text import text_lines
 from ecorl.bench.tokens_per_joule.telling.verdict import missing, verdict
 from ecorl.records import Provenance
 from tests.unit.bench.tokens_per_joule.conftest import figures, machine, result_of

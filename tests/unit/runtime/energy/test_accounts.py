@@ -17,7 +17,7 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
-from ecorl.report.energy.spans import merged
+from ecorl.report.energy.readings import merged
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.energy.stage_energy import (
     PATIENCE_S,

@@ -1,16 +1,17 @@
-"""Lanes of letters: a run's decisions on a terminal, a column for a part of its time."""
+"""The decisions of a run as a table of the page and as lines of the terminal."""
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ecorl.control import SIMULATED, Gear
 from ecorl.records import Action, Role
-from ecorl.report.decisions.model import DecisionKind, RunCourse, RunningEnergy
-from ecorl.report.render.lines import GAP, wrapped
-from ecorl.report.render.numbers import duration, figure
+from ecorl.report.decisions.model import DecisionKind, DecisionStretch, RunCourse
+from ecorl.report.render.lines import GAP, Section, Table, aligned, table, visible, widths, wrapped
+from ecorl.report.render.numbers import MISSING, count, duration, figure
 from ecorl.report.training_stage.words import OWN_GEAR
 from ecorl.scheduler.words import action_name
 
@@ -40,12 +41,14 @@ def lanes(course: RunCourse, width: int, path: str, *, has_blocks: bool) -> list
     n = max(10, width - size - 2 * len(GAP))
     each_s = course.end_s / n if course.end_s > 0 else 1.0
     marks = _BLOCKS if has_blocks else _DIGITS
-    drawn = {name: _letters(spans, n, each_s) for name, spans in named.items()}
-    drawn |= {name: _levels(values(n, each_s), marks) for name, values in curves.items()}
+    letters = {name: _letters(spans, n, each_s) for name, spans in named.items()}
+    drawn = letters | {
+        name: _levels(_values_at(curve, n, each_s), marks) for name, curve in curves.items()
+    }
     lines = [f"{GAP}{name:<{size}}{GAP}{own}".rstrip() for name, own in drawn.items()]
     end = duration(course.end_s)
     lines.append(f"{GAP}{'':<{size}}{GAP}0 s{end:>{n - 3}}")
-    return [*lines, *wrapped(_legend(course, path, drawn), width)]
+    return [*lines, *wrapped(_legend(course, path, letters.values()), width)]
 
 
 def _place_letter(action: Action, path: str) -> str:
@@ -100,46 +103,27 @@ def _letter(times_s: dict[str, float]) -> str:
     return _BOTH if is_mixed else ranked[0][0]
 
 
-class _Intensity:
-    """The intensity at the middle of each column."""
-
-    def __init__(self, course: RunCourse) -> None:
-        self._steps = course.intensities
-
-    def __call__(self, n: int, each_s: float) -> list[float | None]:
-        found: list[float | None] = []
-        at = -1
-        for i in range(n):
-            while at + 1 < len(self._steps) and self._steps[at + 1][0] <= (i + 0.5) * each_s:
-                at += 1
-            found.append(None if at < 0 else self._steps[at][1])
-        return found
+_Curve = tuple[Sequence[tuple[float, float | None]], float, float | None]
+"""Times, s, with what holds from each on; the part of a column that it is read at; what was before
+the first of them."""
 
 
-class _Energy:
-    """The energy so far at the end of each column."""
-
-    def __init__(self, own: RunningEnergy) -> None:
-        self._points = own.points
-
-    def __call__(self, n: int, each_s: float) -> list[float | None]:
-        found: list[float | None] = []
-        at = 0
-        for i in range(n):
-            while at + 1 < len(self._points) and self._points[at + 1][0] <= (i + 1) * each_s:
-                at += 1
-            found.append(self._points[at][1])
-        return found
-
-
-def _curves(course: RunCourse) -> dict[str, _Intensity | _Energy]:
-    found: dict[str, _Intensity | _Energy] = {}
+def _curves(course: RunCourse) -> dict[str, _Curve]:
+    """The intensity, read at the middle of each column, and the energy so far, at its end."""
+    found: dict[str, _Curve] = {}
     if any(g is not None for _, g in course.intensities):
-        found["grid"] = _Intensity(course)
+        found["grid"] = (course.intensities, 0.5, None)
     for own in course.energy:
         name = "energy" if len(course.energy) == 1 else f"energy, {own.provenance}"
-        found[name] = _Energy(own)
+        found[name] = (own.points, 1.0, own.points[0][1])
     return found
+
+
+def _values_at(curve: _Curve, n: int, each_s: float) -> list[float | None]:
+    points, part, before = curve
+    times_s = [t_s for t_s, _ in points]
+    places = [bisect.bisect_right(times_s, (i + part) * each_s) - 1 for i in range(n)]
+    return [before if at < 0 else points[at][1] for at in places]
 
 
 def _levels(values: Sequence[float | None], marks: str) -> str:
@@ -151,9 +135,8 @@ def _levels(values: Sequence[float | None], marks: str) -> str:
     return "".join(_NOTHING if step is None else marks[step] for step in steps).rstrip()
 
 
-def _legend(course: RunCourse, path: str, drawn: dict[str, str]) -> str:
-    curves = _curves(course)
-    used = set("".join(own for name, own in drawn.items() if name not in curves))
+def _legend(course: RunCourse, path: str, letters: Iterable[str]) -> str:
+    used = set("".join(letters))
     actions = dict.fromkeys(placed.action for placed in course.placements)
     told = [f"{_place_letter(a, path)} {action_name(a, path)}" for a in Action if a in actions]
     gears = dict.fromkeys(b.gear for b in course.bands if not b.is_pause)
@@ -171,3 +154,89 @@ def _legend(course: RunCourse, path: str, drawn: dict[str, str]) -> str:
         for own in course.energy
     ]
     return "; ".join(words)
+
+
+COURSE_TITLE = "Decisions over the run"
+SAVED_TITLE = "What was saved, and against what"
+
+_LEAST = 20
+"""Columns of the terminal for a reason, at least; invented."""
+
+
+def course_section(course: RunCourse) -> Section:
+    """Make the section with the picture and the table of all stretches.
+
+    Args:
+        course: of the run.
+    """
+    lead = (
+        "What was decided when, on one axis: the wall clock since the run began, in seconds. "
+        "Placements, and gears that took turns, are put together to stretches; all decisions are "
+        "further below."
+    )
+    return Section("course", COURSE_TITLE, lead, "course", (_table(course.stretches),))
+
+
+def _table(stretches: Sequence[DecisionStretch]) -> Table:
+    heads = ("decision", "time, s", "from", "to", "why", "n")
+    rows = [
+        (
+            str(s.kind) if s.role is None else f"{s.kind} of {s.role}",
+            _time(s).replace(" ", "\u00a0"),
+            " and ".join(s.before) or MISSING,
+            _values(s),
+            s.reason or MISSING,
+            count(s.n),
+        )
+        for s in stretches
+    ]
+    caption = "n: calls that were placed, steps in the gear or on the workers, or pauses"
+    return table(heads, rows, 5, caption)
+
+
+def _time(s: DecisionStretch) -> str:
+    return f"{figure(s.start_s)} to {figure(s.end_s)}"
+
+
+def _values(s: DecisionStretch) -> str:
+    if len(s.after) == 1:
+        return s.after[0][0]
+    return f"in turn: {', '.join(f'{value} {count(n)} x' for value, n in s.after)}"
+
+
+def course_lines(course: RunCourse | None, width: int, path: str, *, has_blocks: bool) -> list[str]:
+    """Lanes of letters, and the stretches with their reasons, shortened to a line each.
+
+    Args:
+        course: of the run; None where fewer than two kinds of decisions changed anything.
+        width: columns of the terminal.
+        path: what the report calls the framework's devices.
+        has_blocks: whether the terminal knows letters beyond ASCII.
+    """
+    if course is None:
+        return []
+    heads = ("decision", "time, s", "from -> to")
+    rows = [(s.role or str(s.kind), _time(s), _change(s)) for s in course.stretches]
+    sizes = widths([heads, *rows])
+    room = max(_LEAST, width - sum(sizes) - len(GAP) * (len(sizes) + 1))
+    reasons = [_shortened(s.reason or MISSING, room) for s in course.stretches]
+    told = aligned(
+        [(*heads, "why"), *((*row, why) for row, why in zip(rows, reasons, strict=True))],
+        text_columns=range(4),
+        indent=GAP,
+    )
+    return [*lanes(course, width, path, has_blocks=has_blocks), "", *told]
+
+
+def _change(s: DecisionStretch) -> str:
+    """From what to what, in few words: values that took turns stand further above."""
+    before, after = (
+        "" if not values else values[0] if len(values) == 1 else "in turn"
+        for values in (s.before, [value for value, _ in s.after])
+    )
+    return f"{before} -> {after}".strip()
+
+
+def _shortened(text: str, size: int) -> str:
+    shown = visible(text)
+    return shown if len(shown) <= size else f"{shown[: size - 3].rstrip()}..."

@@ -1,1 +1,0 @@
-"""``ecorl bench``: benchmarks of a user's own training."""

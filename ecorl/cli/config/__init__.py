@@ -1,1 +1,0 @@
-"""``ecorl config``: what a config may hold, and what one says."""

@@ -1,1 +1,0 @@
-"""The decisions of a run on one axis: picture, table and lines."""
