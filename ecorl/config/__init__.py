@@ -18,7 +18,13 @@ from ecorl.config.carbon import (
     UkFeedConfig,
     WattTimeFeedConfig,
 )
-from ecorl.config.devices import DeviceConfig
+from ecorl.config.devices import (
+    DeviceConfig,
+    LocalRuntimeConfig,
+    Place,
+    RayRuntimeConfig,
+    RuntimeConfig,
+)
 from ecorl.config.engine import (
     EngineConfig,
     FaultInjection,
@@ -27,7 +33,6 @@ from ecorl.config.engine import (
     PluginEngineConfig,
     TorchEngineConfig,
 )
-from ecorl.config.ledger import LedgerConfig
 from ecorl.config.placement import (
     LearnedPolicyConfig,
     LookaheadPolicyConfig,
@@ -36,7 +41,6 @@ from ecorl.config.placement import (
     StaticPolicyConfig,
     ThresholdPolicyConfig,
 )
-from ecorl.config.places import Place
 from ecorl.config.reading import (
     config_changes_toml,
     config_toml,
@@ -48,11 +52,10 @@ from ecorl.config.reading import (
     validate_config,
 )
 from ecorl.config.run import Config
-from ecorl.config.runtime import LocalRuntimeConfig, RayRuntimeConfig, RuntimeConfig
-from ecorl.config.task import ArithmeticTask, FilesTask, Task
 from ecorl.config.telemetry import (
     AutoSourceConfig,
     GpuPower,
+    LedgerConfig,
     ModelledSourceConfig,
     NullSourceConfig,
     NvmlSourceConfig,
@@ -61,7 +64,7 @@ from ecorl.config.telemetry import (
     TelemetryConfig,
     XrtSourceConfig,
 )
-from ecorl.config.training.trainer import TrainerConfig
+from ecorl.config.trainer import ArithmeticTask, FilesTask, Task, TrainerConfig
 
 __all__ = [
     "AccountingConfig",

@@ -11,17 +11,12 @@ from pydantic import Field, StrictInt, model_validator
 from ecorl.config.accounting import AccountingConfig
 from ecorl.config.base import Model, SomePath, Text
 from ecorl.config.carbon import CarbonConfig
-from ecorl.config.devices import DeviceConfig
+from ecorl.config.devices import DeviceConfig, LocalRuntimeConfig, Place, Places, RuntimeConfig
 from ecorl.config.engine import EngineConfig
-from ecorl.config.ledger import LedgerConfig
 from ecorl.config.mistakes import RefusedValue
 from ecorl.config.placement import PlacementConfig
-from ecorl.config.places import Place, Places
-from ecorl.config.runtime import LocalRuntimeConfig, RuntimeConfig
-from ecorl.config.task import ArithmeticTask, Task
-from ecorl.config.telemetry import TelemetryConfig
-from ecorl.config.training.gears import GearsConfig
-from ecorl.config.training.trainer import TrainerConfig
+from ecorl.config.telemetry import LedgerConfig, TelemetryConfig
+from ecorl.config.trainer import ArithmeticTask, GearsConfig, Task, TrainerConfig
 from ecorl.records import Algorithm, Role, stage_of
 
 

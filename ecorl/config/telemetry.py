@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictFloat
+from pydantic import Field, StrictFloat, StrictInt
 
-from ecorl.config.base import Model, SomePath
+from ecorl.config.base import MANY, Model, SomePath
 
 
 class AutoSourceConfig(Model):
@@ -107,4 +107,16 @@ class TelemetryConfig(Model):
     )
     stale_after_s: StrictFloat = Field(
         2.0, gt=0, le=600, description="age from which on a reading counts as missing"
+    )
+
+
+class LedgerConfig(Model):
+    """How much of the record of the run is kept."""
+
+    raw_samples: StrictInt = Field(
+        20_000,
+        ge=0,
+        le=MANY,
+        description="number of raw power readings that are kept on each machine; older ones are "
+        "dropped, sums and stages are not",
     )

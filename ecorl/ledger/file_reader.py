@@ -15,11 +15,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import control, encoding
-from ecorl.ledger.connections import open_for_reading
-from ecorl.ledger.damage import DAMAGE, one_line, reason, type_fault
+from ecorl.ledger.connections import DAMAGE, one_line, open_for_reading, reason, type_fault
 from ecorl.ledger.ledger import LEDGER_FILE
-from ecorl.ledger.packing import unpack_block
-from ecorl.ledger.rollup import OpenReading, PowerRollup, SecondRow, in_units
+from ecorl.ledger.rollup import OpenReading, PowerRollup, SecondRow, in_units, unpack_block
 from ecorl.ledger.rows import (
     AttemptRow,
     BarrierRow,

@@ -16,18 +16,16 @@ from pathlib import Path
 from ecorl.errors import LedgerError, RunError
 from ecorl.files import made_folder
 from ecorl.ledger import connections, encoding
+from ecorl.ledger.connections import one_line
 from ecorl.ledger.control import ControlRecord
-from ecorl.ledger.damage import one_line
-from ecorl.ledger.drops import told_drops
 from ecorl.ledger.encoding import Columns
-from ecorl.ledger.fresh import lay_out
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.schema import check_version
-from ecorl.ledger.statements import insert, insert_attempt, printable, supersede
-from ecorl.ledger.writer import Drops, RowWriter, Write
+from ecorl.ledger.statements import insert, insert_attempt, lay_out, printable, supersede
+from ecorl.ledger.writer import Drops, RowWriter, Write, told_drops
 from ecorl.records import (
     BarrierWait,
     EventKind,

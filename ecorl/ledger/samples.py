@@ -10,8 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ecorl.ledger.packing import BLOCK_SECONDS, pack_block
-from ecorl.ledger.rollup import HOLD_S, OpenReading, PowerRollup, SecondRow
+from ecorl.ledger.rollup import (
+    BLOCK_SECONDS,
+    HOLD_S,
+    OpenReading,
+    PowerRollup,
+    SecondRow,
+    pack_block,
+)
 from ecorl.records import PowerSample
 
 # A second whose readings came in two parts is one row all the same.

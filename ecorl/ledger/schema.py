@@ -15,7 +15,7 @@ run lives and back in one file once it is closed. Conventions:
   attempt went on: its result was thrown away, its energy was spent all the same;
 - power roll-ups are integers in mW, mJ and us. The newest seconds stand one a row in
   ``power_second``; full stretches of them are packed into ``power_block`` (see
-  `ecorl.ledger.packing`), an eighth of the space of plain rows or less. Their energies add up to
+  `ecorl.ledger.rollup`), an eighth of the space of plain rows or less. Their energies add up to
   the zero-order-hold integral of the readings (see `ecorl.ledger.rollup`), but for what the
   newest reading, in ``power_open``, holds beyond them.
 """

@@ -8,8 +8,7 @@ from pathlib import Path
 from ecorl.config import Config
 from ecorl.loop.facts import count, loop_facts, told_facts
 from ecorl.loop.measured_loop import MeasuredLoop
-from ecorl.loop.opening import LoopPlan, loop_config
-from ecorl.loop.processors import check_one_process
+from ecorl.loop.opening import LoopPlan, check_one_process, loop_config
 from ecorl.runtime.runs.record import check_overwrite
 
 _GO_ON = "start its script again, with the step of the checkpoint as from_step for ecorl.measure"

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecorl import config as cfg
+from ecorl.config import Config, RayRuntimeConfig
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
 from ecorl.engines.cards import missing_bitstream
@@ -42,6 +43,7 @@ from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.kept_models import dtype_objection, reason_of, warn
 from ecorl.runtime.monitor import NodeMonitor
 from ecorl.runtime.overhead import HookClock
+from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.scheduling.iterations import new_iteration
 from ecorl.runtime.scheduling.lane_places import lane_place
 from ecorl.runtime.scheduling.offload import OffloadLane
@@ -298,3 +300,32 @@ class LocalRuntime(StageHooks):
     def totals(self) -> RunTotals:
         """Energy of the run so far."""
         return self._scheduler.totals()
+
+
+def build_runtime(
+    config: Config,
+    ledger: Ledger,
+    training: TrainingSide,
+    *,
+    edi: EdiMatrix | None = None,
+    before: RunTotals | None = None,
+) -> Runtime:
+    """Make the runtime of ``[runtime]``; it is not started yet.
+
+    Args:
+        config: the run's configuration.
+        ledger: the run's record, open. From here on it is the runtime's: write to its `record`.
+        training: what the framework's adapter says of its processes.
+        edi: a matrix to go on with (a resumed run).
+        before: what earlier attempts of the run have drawn.
+
+    Raises:
+        UserError: for a profile, policy or engine that cannot be used, or a cluster that is not
+            there.
+    """
+    if isinstance(config.runtime, RayRuntimeConfig):
+        # Imported here: without a cluster no one needs Ray.
+        from ecorl.runtime.ray.runtime import RayRuntime
+
+        return RayRuntime(config, ledger, training, edi=edi, before=before)
+    return LocalRuntime(config, ledger, training, edi=edi, before=before)

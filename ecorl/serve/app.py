@@ -37,12 +37,10 @@ from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.records import Stage
 from ecorl.serve.access import behind, is_allowed, is_same
 from ecorl.serve.batcher import MicroBatcher
-from ecorl.serve.body_reader import BodyReader
-from ecorl.serve.http_errors import DRAINING, HttpError
+from ecorl.serve.http_errors import DRAINING, BodyReader, HttpError
 from ecorl.serve.metrics import CONTENT_TYPE, ServiceMetrics
 from ecorl.serve.parsing import BodyParser, ScoreRows, one_line
-from ecorl.serve.responses import Answer, as_json, dump
-from ecorl.serve.row_queue import PendingRequest
+from ecorl.serve.responses import Answer, PendingRequest, as_json, dump
 from ecorl.serve.settings import ServedModel, ServeSettings
 from ecorl.serve.texts import TextParser, as_rewards
 

@@ -22,8 +22,7 @@ from ecorl.errors import EcorlError, EngineTimeout, InvalidResult
 from ecorl.serve.http_errors import HttpError, draining
 from ecorl.serve.metrics import ServiceMetrics
 from ecorl.serve.parsing import ScoreRows
-from ecorl.serve.responses import UNKNOWN, Answer, share_of
-from ecorl.serve.row_queue import PendingRequest, RowQueue, WaitingRow
+from ecorl.serve.responses import UNKNOWN, Answer, PendingRequest, RowQueue, WaitingRow, share_of
 from ecorl.serve.settings import ServeSettings
 
 logger = logging.getLogger(__name__)

@@ -47,11 +47,9 @@ class PowerHistoryLike(Protocol):
             t_start_s: begin of the window, monotonic s.
             t_end_s: its end, monotonic s.
         """
-        ...
 
     def watermark_s(self, device_id: str) -> float | None:
         """Time up to which the energy of a device is final, s."""
-        ...
 
 
 class ResultSink(Protocol):
@@ -59,7 +57,6 @@ class ResultSink(Protocol):
 
     def result(self, r: StageResult) -> None:
         """Record one finished stage execution."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

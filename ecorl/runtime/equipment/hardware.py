@@ -19,8 +19,12 @@ from ecorl.runtime.equipment.accelerator import (
     accelerator_place,
     check_accelerator,
 )
-from ecorl.runtime.equipment.profiles import named_profile, nameless_profile
-from ecorl.runtime.equipment.role_places import RolePlaces, role_places
+from ecorl.runtime.equipment.role_places import (
+    RolePlaces,
+    named_profile,
+    nameless_profile,
+    role_places,
+)
 from ecorl.runtime.training import TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import (
     MeteredDevice,

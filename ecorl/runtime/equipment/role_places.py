@@ -9,19 +9,47 @@ the trainer's. Where nobody names them such an execution has no energy.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ecorl import config as cfg
-from ecorl.devices import DeviceProfile, titled_profile
+from ecorl.devices import DeviceProfile, chosen_profile, titled_profile
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import DeviceKind, Role, stage_of
-from ecorl.runtime.equipment.profiles import named_profile, nameless_profile
 from ecorl.runtime.handles import Span
 from ecorl.runtime.training import MachineDevices, TrainingSide
 from ecorl.telemetry.sources.specs import MeteredDevice, SourceSpec
+
+
+def nameless_profile(title: str) -> DeviceProfile:
+    """Make a profile of which nothing is known but the title: every figure is missing.
+
+    Args:
+        title: NVML's name of the product; empty where nobody tells.
+    """
+    words = re.findall("[a-z0-9]+", title.lower().replace("nvidia", " "))
+    # The prefix keeps it apart from the profiles that travel with the package.
+    return DeviceProfile("_".join(["nvidia", *(words or ["gpu"])]), title or "GPU", DeviceKind.GPU)
+
+
+def named_profile(key: str, name: str, kind: DeviceKind, why: str = "") -> DeviceProfile:
+    """Load a profile that the configuration names, of the kind that is wanted there.
+
+    Args:
+        key: the configuration's key, for the message.
+        name: a profile's name or the path of a file.
+        kind: the kind of device that the key stands for.
+        why: the reason why only this kind will do, for the message.
+
+    Raises:
+        ConfigError: when there is none of this name, or it is of another kind.
+    """
+    words = ("auto",) if key == "devices.gpu" else ()
+    return chosen_profile(key, name, kind, words=words, why=why)
+
 
 _UNREAD = (cfg.NullSourceConfig, cfg.ModelledSourceConfig)
 """Power sources that tell nothing of devices on which other processes compute."""

@@ -46,9 +46,8 @@ from ecorl.runtime.processes.head import (
     repetition_of,
     sum_of,
 )
-from ecorl.runtime.processes.no_record import NoRecord
 from ecorl.runtime.processes.ranks import Ranks
-from ecorl.runtime.protocol import RecordWriter, Runtime
+from ecorl.runtime.protocol import NoRecord, RecordWriter, Runtime
 from ecorl.runtime.training import TrainingSide, this_node
 
 _Kept = TypeVar("_Kept")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from ecorl.config import Config, RayRuntimeConfig
 from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.messages import error_of
-from ecorl.errors import ConfigError
+from ecorl.errors import ConfigError, EngineTimeout
 from ecorl.ledger import Ledger, node_file
 from ecorl.records import DeviceKind, Role, stage_of
 from ecorl.runtime.equipment.accelerator import accelerator_profile
@@ -27,16 +29,69 @@ from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.kept_models import dtype_objection, warn
 from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.ray import cluster
-from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
 from ecorl.runtime.ray.monitor import MonitorActor, MonitorPlan
 from ecorl.runtime.ray.node_records import left_over, node_folder, run_token
-from ecorl.runtime.ray.record import RemoteRecord
-from ecorl.runtime.ray.remote import RemoteRuntime
+from ecorl.runtime.ray.remote import RemoteRecord, RemoteRuntime
 from ecorl.runtime.ray.scheduler import SchedulerActor, SchedulerFacts, SchedulerPlan
 from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_workers
 from ecorl.runtime.training import FrozenModel, KeptModel, TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import SourceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeHandle:
+    """Tells where a run's scheduler is; it can be pickled, and holds no lock and no thread.
+
+    Attributes:
+        scheduler: name of the scheduler's actor.
+        namespace: Ray namespace in which it has this name.
+    """
+
+    scheduler: str
+    namespace: str
+
+    @classmethod
+    def of_run(cls, ledger: Path, attempt: int, namespace: str) -> RuntimeHandle:
+        """The handle of a run's attempt, which need not have started yet.
+
+        Args:
+            ledger: the head's record.
+            attempt: number of the attempt.
+            namespace: of the run's actors.
+        """
+        return cls(f"ecorl-scheduler-{run_token(ledger)}-{attempt}", namespace)
+
+    def open(self, training: TrainingSide) -> RemoteRuntime:
+        """Take part in the run, from a process that has joined the Ray cluster.
+
+        Decisions are shared with all other processes by the handles of iterations. To close the
+        runtime ends nothing: the process that started the run ends it.
+
+        Args:
+            training: what the framework's adapter says of this process.
+
+        Raises:
+            ConfigError: when there is no such run, or this machine is none of it.
+            EngineError: when its scheduler does not answer.
+        """
+        try:
+            actor = ray.get_actor(self.scheduler, namespace=self.namespace)
+        except ValueError as error:
+            allowed = "the name of a run's scheduler: the run has ended, or never began"
+            raise ConfigError("scheduler", self.scheduler, allowed) from error
+        try:
+            facts: SchedulerFacts = ray.get(actor.facts.remote(), timeout=ANSWER_S)
+        except RayError as error:
+            raise EngineTimeout(f"{self.scheduler} does not answer: {error}") from error
+        home = facts.nodes.get(ray.get_runtime_context().get_node_id())
+        if home is None:
+            # Nothing meters it for this run: what a stage drew here would be unknown.
+            here, known = cluster.own_node().name, sorted(facts.nodes.values())
+            raise ConfigError("node", here, f"a machine of the run: {', '.join(known)}")
+        own = replace(training, node=home, models={**facts.models, **training.models})
+        return RemoteRuntime(facts.config, own, SchedulerLink(actor), facts.engines)
+
 
 _FINISH_S = 70.0
 """Longest wait for the end of one of a run's actors, s. Invented: a monitor that hangs is given a

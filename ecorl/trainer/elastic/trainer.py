@@ -14,20 +14,19 @@ from ecorl.errors import ConfigError, DataError, RunError
 from ecorl.trainer.elastic.checkpoints import CheckpointFolder, TrainingCheckpoint
 from ecorl.trainer.elastic.crew import MemberHandle, Staff, fetch, has_cluster, raise_cause
 from ecorl.trainer.elastic.driver import CrewDriver
-from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import (
     ElasticFault,
     ElasticOptions,
     StepDone,
+    TrainingLog,
     TrainingResult,
     WidthChange,
 )
 from ecorl.trainer.elastic.saving import Saver
 from ecorl.trainer.elastic.state import from_bytes
-from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController
+from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController, WidthWishes
 from ecorl.trainer.elastic.switch import Switch
 from ecorl.trainer.elastic.task import ElasticTask
-from ecorl.trainer.elastic.wishes import WidthWishes
 
 _TRIES = 5
 """How often is tried to begin with new actors before the training is given up; invented."""
