@@ -514,7 +514,7 @@ class StageResult:
     n_output_tokens: int
     energy: StageEnergy | None
     n_rows_fallback: int = 0
-    fault: str | None = None
+    fault: FaultKind | str | None = None
     role_name: str = ""
     node: str | None = None
     gear: str | None = None

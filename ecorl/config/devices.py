@@ -31,10 +31,7 @@ class DeviceConfig(Model):
         "name from `ecorl doctor` or the path of a TOML file",
     )
     n_accelerators: StrictInt = Field(
-        1,
-        ge=1,
-        le=64,
-        description="number of accelerators; each answers a batch on its own",
+        1, ge=1, le=64, description="number of accelerators; each answers a batch on its own"
     )
     calibration: Literal["roofline", "paper"] = Field(
         "roofline",

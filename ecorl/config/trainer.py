@@ -166,8 +166,7 @@ class GearsConfig(Model):
         "keeps the format of the trainer",
     )
     simulate_fp8: StrictBool = Field(
-        False,
-        description="on a device without FP8 units round as FP8 does, which saves nothing",
+        False, description="on a device without FP8 units round as FP8 does, which saves nothing"
     )
     optimizer: Literal["adaptive", "literal", "own"] = Field(
         "adaptive",

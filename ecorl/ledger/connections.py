@@ -198,15 +198,7 @@ def _connect(
     )
 
 
-DAMAGE = (
-    sqlite3.Error,
-    zlib.error,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    OverflowError,
-)
+DAMAGE = (sqlite3.Error, zlib.error, ValueError, TypeError, KeyError, IndexError, OverflowError)
 """Errors that reading a damaged row raises: SQLite's own, and those of decoding a value that is no
 member of its enum, lacks a key, or is no valid JSON or UTF-8."""
 

@@ -7,11 +7,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 
-from ecorl.control import Command, Gear, GearChoice, Why
-from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Intensity, MarginalIntensity, Scope
-from ecorl.ledger.encoding import Columns, number
-from ecorl.ledger.rows import GearChoiceRow, IntensityRow, PueRow
-from ecorl.records import Provenance
+from ecorl.control import GearChoice
+from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
+from ecorl.ledger.encoding import Columns, columns_of, json_text, number, record_of
+from ecorl.ledger.rows import GearChoiceRow, IntensityRow
 
 Insert = Callable[[str, Callable[[], Columns]], None]
 """Puts a row into a table; the columns are made on the writing thread."""
@@ -54,8 +53,8 @@ class ControlRecord:
             memory: what its controller goes on from after a resume, in values that JSON can hold.
         """
         t_s = time.monotonic()
-        told = json.dumps(memory, separators=(",", ":")) if memory else None
-        row = {"t_s": t_s, **_choice_row(choice), "memory": told}
+        told = json_text(memory) if memory else None
+        row = {"t_s": t_s, **columns_of(GearChoice, choice), "memory": told}
         self._insert("gear_choice", lambda: row)
 
 
@@ -74,90 +73,17 @@ def _intensity_row(kind: type[Intensity], value: Intensity | None) -> Columns:
         return {"kind": name}
     if type(value) is not kind:
         raise TypeError(f"{type(value).__name__} among values of {kind.__name__}")
-    shares = None
-    if value.mix is not None:
-        shares = {str(fuel): number(share) for fuel, share in value.mix.items()}
-    return {
-        "kind": name,
-        "feed": str(value.feed),
-        "start_unix_s": number(value.start_s),
-        "interval_s": number(value.interval_s),
-        "g_per_kwh": number(value.g_per_kwh),
-        "gas": str(value.gas),
-        "basis": str(value.basis),
-        "scope": str(value.scope),
-        "factors": str(value.factors),
-        "is_estimated": None if value.is_estimated is None else int(value.is_estimated),
-        "fetched_unix_s": number(value.fetched_s),
-        "provenance": str(value.provenance),
-        "mix": None if shares is None else json.dumps(shares, separators=(",", ":")),
-    }
+    return {"kind": name, **columns_of(Intensity, value)}
 
 
 def intensity_of(row: sqlite3.Row) -> IntensityRow:
     """The row of table ``intensity``."""
     kind = _KINDS[row["kind"]]
-    value = None
-    if row["feed"] is not None:
-        shares = None if row["mix"] is None else json.loads(row["mix"])
-        value = kind(
-            feed=row["feed"],
-            start_s=float(row["start_unix_s"]),
-            interval_s=float(row["interval_s"]),
-            g_per_kwh=float(row["g_per_kwh"]),
-            gas=Gas(row["gas"]),
-            basis=Basis(row["basis"]),
-            scope=Scope(row["scope"]),
-            factors=row["factors"],
-            is_estimated=None if row["is_estimated"] is None else bool(row["is_estimated"]),
-            fetched_s=float(row["fetched_unix_s"]),
-            provenance=Provenance(row["provenance"]),
-            mix=None if shares is None else {Fuel(f): float(s) for f, s in shares.items()},
-        )
+    value = None if row["feed"] is None else record_of(kind, row)
     return IntensityRow(row["attempt"], row["t_s"], kind, value)
-
-
-def _choice_row(c: GearChoice) -> Columns:
-    return {
-        "decided_unix_s": number(c.decided_s),
-        "command": str(c.command),
-        "why": str(c.why),
-        "controller": str(c.controller),
-        "reason": str(c.reason),
-        "look_again_unix_s": number(c.look_again_s),
-        "g_per_kwh": number(c.g_per_kwh),
-        "feed": None if c.feed is None else str(c.feed),
-        "threshold_g_per_kwh": number(c.threshold_g_per_kwh),
-        "width": None if c.width is None else int(c.width),
-        "gear": None if c.gear is None else str(c.gear),
-        "price_g_per_token": number(c.price_g_per_token),
-        "price_g_per_step": number(c.price_g_per_step),
-        "clock_share": number(c.clock_share),
-    }
 
 
 def choice_of(row: sqlite3.Row) -> GearChoiceRow:
     """The row of table ``gear_choice``."""
-    choice = GearChoice(
-        decided_s=float(row["decided_unix_s"]),
-        command=Command(row["command"]),
-        why=Why(row["why"]),
-        controller=row["controller"],
-        reason=row["reason"],
-        look_again_s=float(row["look_again_unix_s"]),
-        g_per_kwh=row["g_per_kwh"],
-        feed=row["feed"],
-        threshold_g_per_kwh=row["threshold_g_per_kwh"],
-        width=row["width"],
-        gear=None if row["gear"] is None else Gear(row["gear"]),
-        price_g_per_token=row["price_g_per_token"],
-        price_g_per_step=row["price_g_per_step"],
-        clock_share=row["clock_share"],
-    )
     memory = {} if row["memory"] is None else json.loads(row["memory"])
-    return GearChoiceRow(row["attempt"], row["t_s"], choice, memory)
-
-
-def pue_of(row: sqlite3.Row) -> PueRow:
-    """The row of table ``pue``."""
-    return PueRow(row["attempt"], float(row["start_unix_s"]), row["pue"])
+    return GearChoiceRow(row["attempt"], row["t_s"], record_of(GearChoice, row), memory)

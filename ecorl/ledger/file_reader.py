@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import control, encoding
+from ecorl.ledger import control
 from ecorl.ledger.connections import DAMAGE, one_line, open_for_reading, reason, type_fault
+from ecorl.ledger.encoding import record_of, result_of
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.rollup import OpenReading, PowerRollup, SecondRow, in_units, unpack_block
 from ecorl.ledger.rows import (
@@ -41,7 +42,14 @@ from ecorl.ledger.rows import (
 )
 from ecorl.ledger.samples import SELECT_SECONDS
 from ecorl.ledger.schema import check_version
-from ecorl.records import FOREIGN_COUNTER, EventKind, Provenance, StageResult
+from ecorl.records import (
+    FOREIGN_COUNTER,
+    DeviceKind,
+    Placement,
+    Provenance,
+    StageResult,
+    kind_in_name,
+)
 
 _RAW = (
     "SELECT attempt, device_id, provenance, source, t_s, power_w, energy_j, utilisation, error "
@@ -182,6 +190,10 @@ class FileReader:
         except DAMAGE as error:
             raise LedgerError(f"{self.path}: cannot be read ({reason(error)})") from error
 
+    def _all(self, kind: type[_R], source: str, **given: object) -> list[_R]:
+        """Rows of a table as records; the fields that it does not hold are given."""
+        return [record_of(kind, row, **given) for row in self._rows(f"SELECT * FROM {source}")]
+
     def _check_types(self, tables: Iterable[str]) -> None:
         """Check that each value is of its column's type, once per table and instant."""
         for table in tables:
@@ -205,13 +217,12 @@ class FileReader:
     @_reads("attempt")
     def attempts(self) -> list[AttemptRow]:
         """Starts and resumes, in order."""
-        return [AttemptRow(*r) for r in self._rows("SELECT * FROM attempt ORDER BY attempt")]
+        return self._all(AttemptRow, "attempt ORDER BY attempt")
 
     @_reads("node")
     def nodes(self) -> list[NodeRow]:
         """The machines of each attempt."""
-        rows = self._rows("SELECT * FROM node ORDER BY attempt, node")
-        return [encoding.node_of(r) for r in rows]
+        return self._all(NodeRow, "node ORDER BY attempt, node")
 
     @_reads("intensity")
     def intensities(self) -> list[IntensityRow]:
@@ -226,19 +237,17 @@ class FileReader:
     @_reads("pue")
     def pues(self) -> list[PueRow]:
         """The power usage effectiveness over time, in order."""
-        return [control.pue_of(r) for r in self._rows("SELECT * FROM pue ORDER BY id")]
+        return self._all(PueRow, "pue ORDER BY id")
 
     @_reads("event")
     def events(self) -> list[EventRow]:
         """What was noted about the course of the run, in order."""
-        sql = "SELECT attempt, t_s, kind, detail FROM event ORDER BY id"
-        return [EventRow(r[0], r[1], EventKind(r[2]), r[3]) for r in self._rows(sql)]
+        return self._all(EventRow, "event ORDER BY id", node=None)
 
     @_reads("checkpoint")
     def checkpoints(self) -> list[CheckpointRow]:
         """Checkpoints, in order."""
-        sql = "SELECT attempt, superseded, iteration, t_s, path FROM checkpoint ORDER BY id"
-        return [CheckpointRow(r[0], bool(r[1]), *r[2:]) for r in self._rows(sql)]
+        return self._all(CheckpointRow, "checkpoint ORDER BY id")
 
     @_reads(*_TIMED, "raw_sample", "execution", "power_second", "power_block")
     def last_times(self) -> dict[int, float]:
@@ -268,58 +277,40 @@ class FileReader:
         Energy by a counter that does not count its device alone is replaced by that of the power
         readings.
         """
-        rows = self._rows("SELECT * FROM execution ORDER BY id")
-        foreign = self._foreign_counters()
-        return [
-            ExecutionRow(
-                r["attempt"],
-                bool(r["superseded"]),
-                _by_power(encoding.result_of(r), foreign),
-            )
-            for r in rows
-        ]
+        rows, foreign = self._rows("SELECT * FROM execution ORDER BY id"), self._foreign_counters()
+        return [record_of(ExecutionRow, r, result=_by_power(result_of(r), foreign)) for r in rows]
 
     @_reads("placement")
     def placements(self) -> list[PlacementRow]:
         """Decisions in order."""
         rows = self._rows("SELECT * FROM placement ORDER BY id")
-        return [
-            PlacementRow(r["attempt"], bool(r["superseded"]), r["t_s"], encoding.placement_of(r))
-            for r in rows
-        ]
+        return [record_of(PlacementRow, r, placement=record_of(Placement, r)) for r in rows]
 
     @_reads("barrier")
     def barriers(self) -> list[BarrierRow]:
         """Waits at the completion barrier, in order."""
-        rows = self._rows("SELECT * FROM barrier ORDER BY id")
-        return [encoding.barrier_of(r) for r in rows]
+        return self._all(BarrierRow, "barrier ORDER BY id")
 
     @_reads("fault")
     def faults(self) -> list[FaultRow]:
         """Faults in order."""
-        return [encoding.fault_of(r) for r in self._rows("SELECT * FROM fault ORDER BY id")]
+        return self._all(FaultRow, "fault ORDER BY id", node=None)
 
     @_reads("metric")
     def metrics(self, name: str | None = None) -> list[MetricRow]:
         """Scalars of the trainer in order, of one name or of all."""
-        sql = (
-            "SELECT attempt, superseded, iteration, name, value FROM metric "
-            "WHERE ?1 IS NULL OR name = ?1 ORDER BY id"
-        )
-        return [MetricRow(r[0], bool(r[1]), r[2], r[3], r[4]) for r in self._rows(sql, name)]
+        rows = self._rows("SELECT * FROM metric WHERE ?1 IS NULL OR name = ?1 ORDER BY id", name)
+        return [record_of(MetricRow, r) for r in rows]
 
     @_reads("evaluation")
     def evaluations(self) -> list[EvaluationRow]:
         """Evaluations in order; a later one of the same name and phase replaces an earlier."""
-        sql = "SELECT attempt, t_s, name, phase, item_values FROM evaluation ORDER BY id"
-        return [
-            EvaluationRow(r[0], r[1], r[2], r[3], encoding.values_of(r[4])) for r in self._rows(sql)
-        ]
+        return self._all(EvaluationRow, "evaluation ORDER BY id")
 
     @_reads("edi")
     def edi(self) -> list[EdiRow]:
         """The newest EDI matrix of each attempt."""
-        return [EdiRow(*r) for r in self._rows("SELECT * FROM edi ORDER BY attempt")]
+        return self._all(EdiRow, "edi ORDER BY attempt")
 
     # ------------------------------------------------------------ power
 
@@ -327,7 +318,7 @@ class FileReader:
     def devices(self) -> list[DeviceRow]:
         """Devices of each attempt."""
         rows = self._rows("SELECT * FROM device ORDER BY attempt, device_id")
-        return [encoding.device_of(r) for r in rows]
+        return [record_of(DeviceRow, r, kind=_device_kind(r)) for r in rows]
 
     @_reads("series", *_SERIES)
     def read_device_ids(self, attempt: int | None = None) -> list[str]:
@@ -439,3 +430,7 @@ def _by_power(result: StageResult, foreign: set[str]) -> StageResult:
 
 def _raw_row(r: sqlite3.Row) -> RawSampleRow:
     return RawSampleRow(r[0], r[1], Provenance(r[2]), *tuple(r)[3:])
+
+
+def _device_kind(r: sqlite3.Row) -> DeviceKind:
+    return kind_in_name(r["device_id"]) if r["kind"] is None else DeviceKind(r["kind"])

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.files import made_folder
-from ecorl.ledger import connections, encoding
+from ecorl.ledger import connections
 from ecorl.ledger.connections import one_line
 from ecorl.ledger.control import ControlRecord
-from ecorl.ledger.encoding import Columns
+from ecorl.ledger.encoding import Columns, columns_of, number, result_columns, values_text
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
@@ -26,14 +26,7 @@ from ecorl.ledger.samples import SampleStore, seal_all
 from ecorl.ledger.schema import check_version
 from ecorl.ledger.statements import insert, insert_attempt, lay_out, printable, supersede
 from ecorl.ledger.writer import Drops, RowWriter, Write, told_drops
-from ecorl.records import (
-    BarrierWait,
-    EventKind,
-    FaultEvent,
-    Placement,
-    PowerSample,
-    StageResult,
-)
+from ecorl.records import BarrierWait, EventKind, FaultEvent, Placement, PowerSample, StageResult
 
 logger = logging.getLogger(__name__)
 
@@ -221,21 +214,21 @@ class Ledger:
     def placement(self, p: Placement) -> None:
         """Record one decision."""
         t_s = time.monotonic()
-        self._insert("placement", lambda: {"t_s": t_s, **encoding.placement_row(p)})
+        self._insert("placement", lambda: {"t_s": t_s, **columns_of(Placement, p)})
 
     def result(self, r: StageResult) -> None:
         """Record one finished stage execution."""
-        self._insert("execution", lambda: encoding.result_row(r))
+        self._insert("execution", lambda: result_columns(r))
 
     def barrier(self, wait: BarrierWait) -> None:
         """Record one wait of the training thread at the completion barrier, as it ends."""
         t_s = time.monotonic()
-        self._insert("barrier", lambda: {"t_s": t_s, **encoding.barrier_row(wait)})
+        self._insert("barrier", lambda: {"t_s": t_s, **columns_of(BarrierWait, wait)})
 
     def fault(self, f: FaultEvent) -> None:
         """Record something that went wrong and was survived."""
         t_s = time.monotonic()
-        self._insert("fault", lambda: {"t_s": t_s, **encoding.fault_row(f)})
+        self._insert("fault", lambda: {"t_s": t_s, **columns_of(FaultEvent, f)})
 
     def metric(self, iteration: int, name: str, value: float | None) -> None:
         """Record one scalar of the trainer.
@@ -245,7 +238,10 @@ class Ledger:
             name: e.g. ``reward``.
             value: None or NaN when it is missing.
         """
-        self._insert("metric", lambda: encoding.metric_row(iteration, name, value))
+        self._insert(
+            "metric",
+            lambda: {"iteration": int(iteration), "name": str(name), "value": number(value)},
+        )
 
     def evaluation(self, name: str, phase: str, values: Sequence[float | None]) -> None:
         """Record per-item values of one evaluation; the newest of a (name, phase) counts.
@@ -256,9 +252,12 @@ class Ledger:
             values: one an item; None or NaN for an item without a value.
         """
         t_s, kept = time.monotonic(), tuple(values)
-        self._insert(
-            "evaluation", lambda: {"t_s": t_s, **encoding.evaluation_row(name, phase, kept)}
-        )
+
+        def columns() -> Columns:
+            told = {"name": str(name), "phase": str(phase), "item_values": values_text(kept)}
+            return {"t_s": t_s, **told}
+
+        self._insert("evaluation", columns)
 
     def samples(self, samples: Iterable[PowerSample]) -> None:
         """Record power readings: 1 s roll-ups per series, and the raw ring."""
@@ -311,11 +310,11 @@ class Ledger:
 
     def device(self, device: DeviceRecord) -> None:
         """Record a device: its profile, where its power comes from, what it draws idle."""
-        self._insert("device", lambda: encoding.device_row(device))
+        self._insert("device", lambda: columns_of(DeviceRecord, device))
 
     def node(self, record: NodeRecord) -> None:
         """Record a machine of this attempt, on the head; the newest record of a machine counts."""
-        self._insert("node", lambda: encoding.node_row(record))
+        self._insert("node", lambda: columns_of(NodeRecord, record))
 
     def checkpoint(self, iteration: int, path: str) -> None:
         """Record a checkpoint of the trainer.

@@ -189,6 +189,12 @@ class LedgerReader:
         rows = [row for own in found for row in own]
         return rows if sum(map(bool, found)) < 2 else sorted(rows, key=order)
 
+    def _framed(
+        self, read: Callable[[FileReader], list[_R]], order: Callable[[_R], Any] = _BY_TIME
+    ) -> list[_R]:
+        """The same with each file's rows put into the frame of the run."""
+        return self._merged(lambda p: [p.frame.put(row) for row in read(p.file)], order)
+
     def short_ids(self) -> LedgerReader:
         """The same run with devices by their bare names, where all are of one machine.
 
@@ -228,13 +234,13 @@ class LedgerReader:
         def read(part: _Part) -> list[EventRow]:
             rows = part.file.events()
             is_head = part.row is None
-            return [part.frame.event(r) for r in rows if is_head or r.kind not in COURSE]
+            return [part.frame.put(r) for r in rows if is_head or r.kind not in COURSE]
 
         return self._merged(read)
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Checkpoints, in order."""
-        return self._merged(lambda p: [p.frame.checkpoint(r) for r in p.file.checkpoints()])
+        return self._framed(FileReader.checkpoints)
 
     def last_times(self) -> dict[int, float]:
         """Monotonic time of the last record of each attempt on any machine, s.
@@ -288,46 +294,38 @@ class LedgerReader:
 
         Of several machines in the order in which they ended.
         """
-        return self._merged(
-            lambda p: [p.frame.execution(r) for r in p.file.executions()],
-            lambda row: (row.attempt, row.result.t_end_s),
-        )
+        return self._framed(FileReader.executions, lambda row: (row.attempt, row.result.t_end_s))
 
     def placements(self) -> list[PlacementRow]:
         """Decisions in order."""
-        return self._merged(lambda p: [p.frame.placement(r) for r in p.file.placements()])
+        return self._framed(FileReader.placements)
 
     def barriers(self) -> list[BarrierRow]:
         """Waits at the completion barrier, in order."""
-        return self._merged(lambda p: [p.frame.barrier(r) for r in p.file.barriers()])
+        return self._framed(FileReader.barriers)
 
     def faults(self) -> list[FaultRow]:
         """Faults in order."""
-        return self._merged(lambda p: [p.frame.fault(r) for r in p.file.faults()])
+        return self._framed(FileReader.faults)
 
     def metrics(self, name: str | None = None) -> list[MetricRow]:
         """Scalars of the trainer in order, of one name or of all."""
-        return self._merged(
-            lambda p: [p.frame.metric(r) for r in p.file.metrics(name)], attrgetter("attempt")
-        )
+        return self._framed(lambda file: file.metrics(name), attrgetter("attempt"))
 
     def evaluations(self) -> list[EvaluationRow]:
         """Evaluations in order; a later one of the same name and phase replaces an earlier."""
-        return self._merged(lambda p: [p.frame.moved(r) for r in p.file.evaluations()])
+        return self._framed(FileReader.evaluations)
 
     def edi(self) -> list[EdiRow]:
         """The newest EDI matrix of each attempt."""
-        rows = self._merged(lambda p: [p.frame.moved(r) for r in p.file.edi()])
+        rows = self._framed(FileReader.edi)
         return list({row.attempt: row for row in rows}.values())
 
     # ------------------------------------------------------------ power
 
     def devices(self) -> list[DeviceRow]:
         """Devices of each attempt."""
-        return self._merged(
-            lambda p: [p.frame.device_row(r) for r in p.file.devices()],
-            attrgetter("attempt", "device_id"),
-        )
+        return self._framed(FileReader.devices, attrgetter("attempt", "device_id"))
 
     def read_device_ids(self) -> list[str]:
         """Devices of which there are power readings."""
@@ -374,7 +372,7 @@ class LedgerReader:
         """The last raw readings, oldest first; of one device or of all."""
         return self._merged(
             lambda p: [
-                p.frame.raw_sample(r)
+                p.frame.put(r)
                 for stored in self._stored_ids(p, device_id)
                 for r in p.file.raw_samples(stored)
             ]
@@ -382,10 +380,8 @@ class LedgerReader:
 
     def sample_errors(self) -> list[SampleErrorRow]:
         """Errors behind missing readings, counted per attempt and series."""
-        return self._merged(
-            lambda p: [p.frame.sample_error(r) for r in p.file.sample_errors()],
-            attrgetter("attempt", "device_id", "error"),
-        )
+        order = attrgetter("attempt", "device_id", "error")
+        return self._framed(FileReader.sample_errors, order)
 
 
 def _spans(part: _Part) -> list[NodeSpan]:

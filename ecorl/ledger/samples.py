@@ -242,8 +242,7 @@ class SampleStore:
     def _series_id(self, connection: sqlite3.Connection, key: tuple[str, str, str]) -> int:
         if key not in self._series:
             connection.execute(
-                "INSERT OR IGNORE INTO series (device_id, provenance, source) VALUES (?, ?, ?)",
-                key,
+                "INSERT OR IGNORE INTO series (device_id, provenance, source) VALUES (?, ?, ?)", key
             )
             (series_id,) = connection.execute(
                 "SELECT id FROM series WHERE device_id = ? AND provenance = ? AND source = ?", key

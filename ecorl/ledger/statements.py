@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ecorl.ledger import encoding, schema
+from ecorl.ledger import schema
 from ecorl.ledger.connections import connect_for_writing, remove_database
 from ecorl.ledger.encoding import Columns
 from ecorl.ledger.rollup import HOLD_S
@@ -73,13 +73,7 @@ def printable(path: Path) -> str:
 
 
 def lay_out(
-    path: Path,
-    *,
-    run_id: str,
-    config_toml: str,
-    meta: Mapping[str, str],
-    attempt: int,
-    alone: bool,
+    path: Path, *, run_id: str, config_toml: str, meta: Mapping[str, str], attempt: int, alone: bool
 ) -> None:
     """Write a ledger without rows; to be called under the writer's lock.
 
@@ -108,7 +102,10 @@ def lay_out(
             schema.create_tables(connection)
             row = (run_id, config_toml, time.time())
             connection.execute("INSERT INTO run VALUES (?, ?, ?)", row)
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", encoding.meta_rows(meta))
+            connection.executemany(
+                "INSERT INTO meta VALUES (?, ?)",
+                [(str(key), str(value)) for key, value in meta.items()],
+            )
             insert_attempt(connection, attempt, from_step=0)
         fresh.rename(path)
     finally:

@@ -151,10 +151,7 @@ class RowWriter:
     """
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        hooks: BatchHooks,
-        max_pending: int = MAX_PENDING_ROWS,
+        self, connection: sqlite3.Connection, hooks: BatchHooks, max_pending: int = MAX_PENDING_ROWS
     ) -> None:
         self._connection = connection
         self._hooks = hooks
@@ -297,8 +294,7 @@ class RowWriter:
                 return False
             if self._flush_to <= self._done_count:
                 self._wake.wait_for(
-                    lambda: self._stopping or self._flush_to > self._done_count,
-                    _COMMIT_INTERVAL_S,
+                    lambda: self._stopping or self._flush_to > self._done_count, _COMMIT_INTERVAL_S
                 )
         return True
 

@@ -185,10 +185,7 @@ class MeasuredLoop:
     # ------------------------------------------------------------ steps
 
     def step(
-        self,
-        n_samples: int | None = None,
-        n_tokens: int | None = None,
-        **metrics: float | None,
+        self, n_samples: int | None = None, n_tokens: int | None = None, **metrics: float | None
     ) -> bool:
         """End a step and begin the next one; in between training waits, if it is to wait.
 
@@ -242,10 +239,7 @@ class MeasuredLoop:
         return self.goes_on
 
     def end_step(
-        self,
-        n_samples: int | None = None,
-        n_tokens: int | None = None,
-        **metrics: float | None,
+        self, n_samples: int | None = None, n_tokens: int | None = None, **metrics: float | None
     ) -> None:
         """End a step; see `step`.
 
@@ -285,10 +279,7 @@ class MeasuredLoop:
     # ------------------------------------------------------------ what else there is to record
 
     def evaluation(
-        self,
-        name: str,
-        values: Sequence[float | None],
-        phase: str = EvaluationPhase.AFTER,
+        self, name: str, values: Sequence[float | None], phase: str = EvaluationPhase.AFTER
     ) -> None:
         """Record the values of an evaluation, one an item, so that runs can be compared.
 

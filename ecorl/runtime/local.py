@@ -26,15 +26,7 @@ from ecorl.engines.containment import EngineBoundary
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.registry import build_engine
 from ecorl.ledger import Ledger
-from ecorl.records import (
-    EventKind,
-    FaultEvent,
-    FaultKind,
-    Role,
-    StageWork,
-    place_name,
-    stage_of,
-)
+from ecorl.records import EventKind, FaultEvent, FaultKind, Role, StageWork, place_name, stage_of
 from ecorl.runtime.control.governor import governs
 from ecorl.runtime.equipment.accelerator import accelerator_profile
 from ecorl.runtime.equipment.hardware import card_power, gpu_path, stays_on_gpu

@@ -21,12 +21,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.engines.packing import PackedTokens
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import (
-    EventKind,
-    FaultEvent,
-    Role,
-    StageWork,
-)
+from ecorl.records import EventKind, FaultEvent, Role, StageWork
 from ecorl.runtime.handles import Float32, Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.training import TrainingSide

@@ -88,9 +88,7 @@ class BodyParser:
         is_reference = served.stage is Stage.REFERENCE
         token_id = Annotated[int, Field(ge=0, lt=served.vocab_size)]
         token_ids = Annotated[
-            list[token_id],
-            FailFast(),
-            Field(min_length=1, max_length=served.max_row_tokens),
+            list[token_id], FailFast(), Field(min_length=1, max_length=served.max_row_tokens)
         ]
         self._row: type[_Row] = create_model(
             "Row", __base__=_LogprobRow if is_reference else _Row, token_ids=(token_ids, ...)

@@ -268,12 +268,7 @@ class Governor:
         return replace(choice, why=why, gear=gear, width=width)
 
     def _decided(
-        self,
-        now_s: float,
-        steps_left: int | None,
-        *,
-        is_stopping: bool,
-        stage: TrainingStage,
+        self, now_s: float, steps_left: int | None, *, is_stopping: bool, stage: TrainingStage
     ) -> GearChoice:
         with self._lock:
             self._count_time(time.monotonic(), stage)

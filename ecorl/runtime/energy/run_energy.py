@@ -42,10 +42,7 @@ class RunEnergy:
     """
 
     def __init__(
-        self,
-        edi: EdiMatrix,
-        before: RunTotals | None = None,
-        framework_on: Collection[str] = (),
+        self, edi: EdiMatrix, before: RunTotals | None = None, framework_on: Collection[str] = ()
     ) -> None:
         self.edi = edi
         self._framework_on = frozenset(framework_on)

@@ -18,12 +18,7 @@ from ecorl.errors import ConfigError, EngineTimeout
 from ecorl.ledger import Ledger, node_file
 from ecorl.records import DeviceKind, Role, stage_of
 from ecorl.runtime.equipment.accelerator import accelerator_profile
-from ecorl.runtime.equipment.hardware import (
-    card_power,
-    gpu_path,
-    source_elsewhere,
-    stays_on_gpu,
-)
+from ecorl.runtime.equipment.hardware import card_power, gpu_path, source_elsewhere, stays_on_gpu
 from ecorl.runtime.equipment.role_places import RolePlaces, far_places, far_roles
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.kept_models import dtype_objection, warn
@@ -300,9 +295,7 @@ class RayRuntime(RemoteRuntime):
         actor = (
             ray.remote(MonitorActor)
             .options(
-                num_cpus=0,
-                max_restarts=cluster.RESTARTS,
-                scheduling_strategy=cluster.on_node(node),
+                num_cpus=0, max_restarts=cluster.RESTARTS, scheduling_strategy=cluster.on_node(node)
             )
             .remote(plan)
         )

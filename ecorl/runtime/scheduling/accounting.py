@@ -59,10 +59,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        record: Ledger,
-        monitors: Mapping[str, Monitor],
-        card: DeviceProfile,
+        self, record: Ledger, monitors: Mapping[str, Monitor], card: DeviceProfile
     ) -> None:
         self._record, self._monitors, self._card = record, monitors, card
 
