@@ -7,7 +7,6 @@ The resolved config is saved with each run (`config_toml`) and reads back equal.
 
 from __future__ import annotations
 
-from ecorl.config.accounting import AccountingConfig
 from ecorl.config.carbon import (
     CarbonConfig,
     ConstantFeedConfig,
@@ -25,21 +24,19 @@ from ecorl.config.devices import (
     RayRuntimeConfig,
     RuntimeConfig,
 )
-from ecorl.config.engine import (
+from ecorl.config.placement import (
     EngineConfig,
     FaultInjection,
     FpgaEngineConfig,
-    OffloadEngine,
-    PluginEngineConfig,
-    TorchEngineConfig,
-)
-from ecorl.config.placement import (
     LearnedPolicyConfig,
     LookaheadPolicyConfig,
+    OffloadEngine,
     PlacementConfig,
+    PluginEngineConfig,
     Policy,
     StaticPolicyConfig,
     ThresholdPolicyConfig,
+    TorchEngineConfig,
 )
 from ecorl.config.reading import (
     config_changes_toml,
@@ -53,6 +50,7 @@ from ecorl.config.reading import (
 )
 from ecorl.config.run import Config
 from ecorl.config.telemetry import (
+    AccountingConfig,
     AutoSourceConfig,
     GpuPower,
     LedgerConfig,

@@ -1,4 +1,4 @@
-"""``[carbon]``: feeds of the grid's carbon intensity, and waiting for a clean window."""
+"""``[carbon]``: feeds of the grid's intensity, waiting for a clean window, controllers."""
 
 from __future__ import annotations
 

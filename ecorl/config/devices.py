@@ -1,4 +1,8 @@
-"""``[devices]``: the device profiles by which time and energy are modelled."""
+"""``[devices]``, ``[places]``, ``[runtime]``: profiles, what serves a role, and processes.
+
+A role is the name of a stage, or that with the name of one of its models behind a colon. TOML wants
+quotes around the latter: ``[places."reward:math"]``.
+"""
 
 from __future__ import annotations
 

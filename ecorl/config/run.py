@@ -8,14 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictInt, model_validator
 
-from ecorl.config.accounting import AccountingConfig
 from ecorl.config.base import Model, SomePath, Text
 from ecorl.config.carbon import CarbonConfig
 from ecorl.config.devices import DeviceConfig, LocalRuntimeConfig, Place, Places, RuntimeConfig
-from ecorl.config.engine import EngineConfig
 from ecorl.config.mistakes import RefusedValue
-from ecorl.config.placement import PlacementConfig
-from ecorl.config.telemetry import LedgerConfig, TelemetryConfig
+from ecorl.config.placement import EngineConfig, PlacementConfig
+from ecorl.config.telemetry import AccountingConfig, LedgerConfig, TelemetryConfig
 from ecorl.config.trainer import ArithmeticTask, GearsConfig, Task, TrainerConfig
 from ecorl.records import Algorithm, Role, stage_of
 

@@ -1,4 +1,4 @@
-"""``[trainer]``: the settings of the RL trainer."""
+"""``[task]``, ``[trainer]`` and ``[gears]``: what is trained, and in which formats."""
 
 from __future__ import annotations
 

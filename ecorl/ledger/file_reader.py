@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import control
 from ecorl.ledger.connections import DAMAGE, one_line, open_for_reading, reason, type_fault
-from ecorl.ledger.encoding import record_of, result_of
+from ecorl.ledger.encoding import choice_of, intensity_of, record_of, result_of
 from ecorl.ledger.ledger import LEDGER_FILE
 from ecorl.ledger.rollup import OpenReading, PowerRollup, SecondRow, in_units, unpack_block
 from ecorl.ledger.rows import (
@@ -227,12 +226,12 @@ class FileReader:
     @_reads("intensity")
     def intensities(self) -> list[IntensityRow]:
         """What was known of the grid's intensity, in order."""
-        return [control.intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
+        return [intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
 
     @_reads("gear_choice")
     def choices(self) -> list[GearChoiceRow]:
         """Decisions about the training stage, in order."""
-        return [control.choice_of(r) for r in self._rows("SELECT * FROM gear_choice ORDER BY id")]
+        return [choice_of(r) for r in self._rows("SELECT * FROM gear_choice ORDER BY id")]
 
     @_reads("pue")
     def pues(self) -> list[PueRow]:

@@ -17,14 +17,26 @@ from ecorl.errors import LedgerError, RunError
 from ecorl.files import made_folder
 from ecorl.ledger import connections
 from ecorl.ledger.connections import one_line
-from ecorl.ledger.control import ControlRecord
-from ecorl.ledger.encoding import Columns, columns_of, number, result_columns, values_text
+from ecorl.ledger.encoding import (
+    Columns,
+    ControlRecord,
+    columns_of,
+    number,
+    result_columns,
+    values_text,
+)
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
-from ecorl.ledger.schema import check_version
-from ecorl.ledger.statements import insert, insert_attempt, lay_out, printable, supersede
+from ecorl.ledger.schema import (
+    check_version,
+    insert,
+    insert_attempt,
+    lay_out,
+    printable,
+    supersede,
+)
 from ecorl.ledger.writer import Drops, RowWriter, Write, told_drops
 from ecorl.records import BarrierWait, EventKind, FaultEvent, Placement, PowerSample, StageResult
 

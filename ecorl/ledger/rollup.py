@@ -6,6 +6,13 @@ device's own counter from one of its readings to the next, spread evenly over th
 them: the *counted* time and energy. Where the counter fell, was reset or is missing it tells
 nothing; what was held there is kept apart as *alone*. So the energy of any stretch of seconds is
 counted + alone, nothing is extrapolated, and all of it adds up over parts of a second.
+
+Older seconds are packed into blocks. The columns of a block are integers (us, mW, mJ, counts). Most
+say little that another does not: times are stored as differences, minimum and maximum as distances
+from the mean, energies as distances from the figure that they are near to; signed values are
+zigzag-coded, the bytes of each column are transposed (all lowest bytes first) and the whole is
+deflated. The packing is exact: `unpack_block` gives back the very integers that `pack_block` was
+given.
 """
 
 from __future__ import annotations

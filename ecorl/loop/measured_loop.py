@@ -25,8 +25,7 @@ from ecorl.config import Config
 from ecorl.control import Command
 from ecorl.engines.containment import EngineBoundary
 from ecorl.errors import ConfigError, RunError
-from ecorl.loop.facts import count
-from ecorl.loop.opening import LoopPlan, open_runtime
+from ecorl.loop.opening import LoopPlan, count, open_runtime
 from ecorl.records import EvaluationPhase, EventKind, FaultEvent, FaultKind, Stage, StageWork
 from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import record_checkpoint

@@ -1,4 +1,4 @@
-"""The event path in one process: what happens when a stage starts and when it ends.
+"""`build_runtime`, and the event path in one process: a stage starts, and ends.
 
     on_stage_start   snapshot -> state -> placement            (ledger: decision)
     submit           batch -> engine                            (inference that leaves the GPU)
@@ -37,8 +37,7 @@ from ecorl.runtime.monitor import NodeMonitor
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.scheduling.iterations import new_iteration
-from ecorl.runtime.scheduling.lane_places import lane_place
-from ecorl.runtime.scheduling.offload import OffloadLane
+from ecorl.runtime.scheduling.offload import OffloadLane, lane_place
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
 from ecorl.runtime.training import FrozenModel, KeptModel, TrainingSide, this_node
 

@@ -1,4 +1,4 @@
-"""HTTP error responses: a status, a one-line message and, where it helps, a time to retry."""
+"""HTTP error responses, and the reading of bodies, which ends in some of them."""
 
 from __future__ import annotations
 

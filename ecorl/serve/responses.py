@@ -1,4 +1,4 @@
-"""JSON responses: the values of a request, their provenance, and the device time and energy spent.
+"""Requests that wait, row by row, and their JSON responses.
 
 JSON carries each float32 as the float64 of equal value, so that a client that converts it back to
 float32 gets identical bits.

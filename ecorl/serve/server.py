@@ -1,4 +1,4 @@
-"""Runs the service: handles signals, and answers all accepted requests before it ends."""
+"""Runs the service: connections, signals, and answers to all accepted requests."""
 
 from __future__ import annotations
 

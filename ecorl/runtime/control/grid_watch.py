@@ -20,7 +20,7 @@ from ecorl.carbon.series import Series
 from ecorl.config import Config
 from ecorl.errors import ConfigError, DataError
 from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
-from ecorl.ledger.control import ControlRecord
+from ecorl.ledger.encoding import ControlRecord
 from ecorl.records import FaultKind
 from ecorl.units import carbon_g
 

@@ -1,4 +1,8 @@
-"""How long the steps of a run took, and what they drew, by the gear and width they ran in."""
+"""How long the steps of a run took, and what they drew, by the gear and width they ran in.
+
+What a step ran in is told after it, at the next decision: until then `PowerReadings` keeps what was
+read of its power.
+"""
 
 from __future__ import annotations
 

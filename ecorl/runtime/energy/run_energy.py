@@ -1,4 +1,4 @@
-"""The energy of a run so far: its EDI matrix, and sums by role."""
+"""The energy of a run: its EDI matrix, sums by role, and what earlier attempts recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Outbox`: what a process has told the scheduler, until the record's file holds it."""
+"""`Outbox`: what was told to the scheduler and may not be in the record; its `Sender`."""
 
 from __future__ import annotations
 

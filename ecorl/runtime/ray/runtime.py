@@ -1,4 +1,4 @@
-"""`RayRuntime`: makes the actors of a run over a Ray cluster, and owns them."""
+"""`RayRuntime`: makes the actors of a run over a Ray cluster; handles for other processes."""
 
 from __future__ import annotations
 

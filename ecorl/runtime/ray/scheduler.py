@@ -24,12 +24,11 @@ from ecorl.records import EventKind, FaultKind, ModelShape, Role, StageWork
 from ecorl.runtime.equipment.hardware import GpuPath
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
 from ecorl.runtime.kept_models import reason_of
-from ecorl.runtime.ray.changes import ModelChanges
 from ecorl.runtime.ray.monitor import MonitorPlan
 from ecorl.runtime.ray.monitor_link import RemoteMonitor
 from ecorl.runtime.ray.node_records import LeftOver, NodeRecords
 from ecorl.runtime.ray.outbox import Note
-from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_lanes
+from ecorl.runtime.ray.workers import RESTART_S, START_S, ModelChanges, PlacedWorker, make_lanes
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
 from ecorl.runtime.training import KeptModel, TrainingSide
 

@@ -29,12 +29,14 @@ from ecorl.records import (
 from ecorl.runtime.energy.stage_energy import card_energy
 from ecorl.runtime.handles import PlacedStage, Span, held_s
 from ecorl.runtime.monitor import Monitor
-from ecorl.runtime.scheduling.offload import BatchOutcome, OffloadLane, PendingBatch
+from ecorl.runtime.scheduling.offload import (
+    HOST_PROCESS_ID,
+    BatchOutcome,
+    OffloadLane,
+    PendingBatch,
+)
 
 logger = logging.getLogger(__name__)
-
-HOST_PROCESS_ID = "host_process"
-"""An engine that computes on the host: its time is measured, nothing meters its energy."""
 
 ELSEWHERE_ID = "elsewhere"
 """Devices that are not the trainer's and that nobody has named: nothing meters their energy."""
@@ -44,9 +46,6 @@ _SOURCES = {
     "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this machine",
 }
 """Source of a modelled card's figures, by the host that runs its kernels."""
-
-REAL_HOST = "xrt"
-"""An engine whose kernels run on real cards."""
 
 
 class Recorder:

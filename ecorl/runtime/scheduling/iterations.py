@@ -1,4 +1,4 @@
-"""The iterations under way: what was decided in each, and how long its barrier may wait."""
+"""The iterations under way: decisions, the barrier, and the state that a policy sees."""
 
 from __future__ import annotations
 

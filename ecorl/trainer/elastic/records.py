@@ -1,4 +1,4 @@
-"""What an elastic trainer is told, and what it tells."""
+"""What an elastic trainer is told, what it tells, and the log of its training."""
 
 from __future__ import annotations
 

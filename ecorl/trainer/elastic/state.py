@@ -1,4 +1,4 @@
-"""What a member is: its state, as bytes for a checkpoint and over a process group for joiners."""
+"""State and gradients of members: as bytes for a checkpoint, over a group for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a controller what the training is to do; what holds when it is gone."""
+"""Asks a controller or the caller what the training is to do; what holds without them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 
 from ecorl.control import Gear
 from ecorl.errors import ConfigError, DataError, RunError
-from ecorl.trainer.elastic.checkpoints import CheckpointFolder, TrainingCheckpoint
+from ecorl.trainer.elastic.checkpoints import CheckpointFolder, Saver, TrainingCheckpoint
 from ecorl.trainer.elastic.crew import MemberHandle, Staff, fetch, has_cluster, raise_cause
 from ecorl.trainer.elastic.driver import CrewDriver
 from ecorl.trainer.elastic.records import (
@@ -22,7 +22,6 @@ from ecorl.trainer.elastic.records import (
     TrainingResult,
     WidthChange,
 )
-from ecorl.trainer.elastic.saving import Saver
 from ecorl.trainer.elastic.state import from_bytes
 from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController, WidthWishes
 from ecorl.trainer.elastic.switch import Switch
