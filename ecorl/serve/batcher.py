@@ -158,7 +158,12 @@ class MicroBatcher:
             pending: the request; nothing happens when it has been answered.
             refusal: what its client is told.
         """
-        self._refuse(pending, refusal)
+        if pending.future.done():
+            return
+        pending.future.set_exception(refusal)
+        self.n_failed += 1
+        self._metrics.rows.labels("failed").inc(pending.n_left)
+        self._settle(pending)
 
     def drain(self) -> None:
         """Refuse further requests, and answer the accepted ones without waiting for batch-mates."""
@@ -185,7 +190,7 @@ class MicroBatcher:
         finally:
             self.drain()
             for pending in tuple(self._pending):
-                self._refuse(pending, HttpError(503, "the service has stopped", "stopped"))
+                self.give_up(pending, HttpError(503, "the service has stopped", "stopped"))
 
     async def _gather(self) -> None:
         """Wait for a row, then for its batch-mates until its delay is over."""
@@ -297,7 +302,7 @@ class MicroBatcher:
                 self._pause(its_rows, _PAUSES_S[pending.n_faults])
                 pending.n_faults += 1
             else:
-                self._refuse(pending, HttpError(503, message, "engine_fault", retry_after_s=1))
+                self.give_up(pending, HttpError(503, message, "engine_fault", retry_after_s=1))
 
     def _pause(self, rows: Sequence[WaitingRow], pause_s: float) -> None:
         """Take rows back into the queue after a pause."""
@@ -314,14 +319,6 @@ class MicroBatcher:
         self._n_paused -= len(rows)
         self._queue.put_back(rows)
         self._queue_changed()
-
-    def _refuse(self, pending: PendingRequest, refusal: HttpError) -> None:
-        if pending.future.done():
-            return
-        pending.future.set_exception(refusal)
-        self.n_failed += 1
-        self._metrics.rows.labels("failed").inc(pending.n_left)
-        self._settle(pending)
 
     def _settle(self, pending: PendingRequest) -> None:
         self._pending.discard(pending)

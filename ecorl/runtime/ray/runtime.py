@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +93,6 @@ _FINISH_S = 70.0
 minute, and its machine's record a few seconds more."""
 
 
-@dataclass(slots=True)
-class _Actors:
-    """The actors that this process has made and owns."""
-
-    scheduler: Any = None
-    plan: Any = None
-    made: list[Any] = field(default_factory=list)
-    joined: bool = False
-
-
 class RayRuntime(RemoteRuntime):
     """Measures and places the stages of a training over the machines of a Ray cluster.
 
@@ -137,7 +127,10 @@ class RayRuntime(RemoteRuntime):
         self._path, self._attempt = ledger.path, ledger.attempt
         self._token = run_token(ledger.path)
         self._ledger = ledger
-        self._actors = _Actors()
+        self._scheduler: Any = None
+        self._plan_ref: Any = None  # Ray hands it to an actor that it starts anew
+        self._made: list[Any] = []
+        self._has_joined = False
         self._names: dict[str, str] = {}
         self._started = self._closed = self._ended = False
 
@@ -151,7 +144,7 @@ class RayRuntime(RemoteRuntime):
     @property
     def record(self) -> RecordWriter:
         """The run's record; to close it ends the run's actors too."""
-        if self._actors.scheduler is None:
+        if self._scheduler is None:
             return self._ledger
         return RemoteRecord(self._link, self._end)
 
@@ -160,15 +153,15 @@ class RayRuntime(RemoteRuntime):
         if self._started:
             return
         self._started = True
-        self._actors.joined = cluster.connect(self._ray, len(self._moved()))
+        self._has_joined = cluster.connect(self._ray, len(self._moved()))
         try:
-            with cluster.ended_on_error(self._actors.made):
+            with cluster.ended_on_error(self._made):
                 plan = self._plan()
                 # One writer at a time: from here on the scheduler keeps the record.
                 self._ledger.close()
                 self._start_scheduler(plan)
         except BaseException:
-            self._actors.scheduler = None  # it was ended: there is nobody to close
+            self._scheduler = None  # it was ended: there is nobody to close
             self._leave()
             raise
         # An exception that ends the training must not lose the last executions.
@@ -181,7 +174,7 @@ class RayRuntime(RemoteRuntime):
         models = self._moved()
         cluster.check_accelerators(len(models), self._ray.patience_s)
         reserved = self.training.cards
-        workers = make_workers(self.config, self._ray, models, self._actors.made, reserved)
+        workers = make_workers(self.config, self._ray, models, self._made, reserved)
         self._engines = {worker.role: worker.model.folder for worker in workers}
         trainers = self._trainers(home)
         places = self._far_places(trainers)
@@ -299,7 +292,7 @@ class RayRuntime(RemoteRuntime):
             )
             .remote(plan)
         )
-        self._actors.made.append(actor)
+        self._made.append(actor)
         return plan, actor
 
     def machine_name(self, host: str) -> str:
@@ -312,7 +305,7 @@ class RayRuntime(RemoteRuntime):
 
     def _start_scheduler(self, plan: SchedulerPlan) -> None:
         # Held here: Ray needs it again when it starts the actor anew.
-        self._actors.plan = ray.put(plan)
+        self._plan_ref = ray.put(plan)
         # Waits at the barrier stand beside everything else, which keeps its order.
         groups = {"waits": 8, "ends": 8}
         remote: Any = ray.remote(concurrency_groups=groups)
@@ -325,10 +318,10 @@ class RayRuntime(RemoteRuntime):
                 max_restarts=cluster.RESTARTS,
                 scheduling_strategy=cluster.on_node(cluster.own_node()),
             )
-            .remote(self._actors.plan)
+            .remote(self._plan_ref)
         )
-        self._actors.made.append(actor)
-        self._actors.scheduler = actor
+        self._made.append(actor)
+        self._scheduler = actor
         self._link = SchedulerLink(actor)
         fault = ray.get(actor.start.remote(False), timeout=START_S + self._ray.patience_s)
         if fault is not None:
@@ -342,14 +335,14 @@ class RayRuntime(RemoteRuntime):
         if self._closed:
             return
         self._closed = True
-        if self._actors.scheduler is None:
+        if self._scheduler is None:
             self._ledger.close()
             return
         # One that is being started anew just now has to fetch the machines' records.
         self._link.await_up(RESTART_S + ANSWER_S)
         self._link.drain(ANSWER_S)
         self._count_sender()
-        self._link.ask("finish", str(self.clock.time), timeout_s=_FINISH_S * len(self._actors.made))
+        self._link.ask("finish", str(self.clock.time), timeout_s=_FINISH_S * len(self._made))
 
     def _end(self) -> None:
         """End the record and all actors; Ray ends them by SIGKILL, so nothing may be left."""
@@ -358,13 +351,13 @@ class RayRuntime(RemoteRuntime):
         self._ended = True
         atexit.unregister(self._end)
         self.close()
-        if self._actors.scheduler is not None and ray.is_initialized():
+        if self._scheduler is not None and ray.is_initialized():
             self._link.drain(ANSWER_S)
             self._link.ask("close_record", timeout_s=60.0)
-            cluster.end(self._actors.made)
+            cluster.end(self._made)
         self._leave()
 
     def _leave(self) -> None:
         self._link.close()
-        if self._actors.joined and ray.is_initialized():
+        if self._has_joined and ray.is_initialized():
             ray.shutdown()
