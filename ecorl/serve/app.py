@@ -39,10 +39,9 @@ from ecorl.serve.access import behind, is_allowed, is_same
 from ecorl.serve.batcher import MicroBatcher
 from ecorl.serve.http_errors import DRAINING, BodyReader, HttpError
 from ecorl.serve.metrics import CONTENT_TYPE, ServiceMetrics
-from ecorl.serve.parsing import BodyParser, ScoreRows, one_line
-from ecorl.serve.responses import Answer, PendingRequest, as_json, dump
+from ecorl.serve.parsing import BodyParser, ScoreRows, TextParser, one_line
+from ecorl.serve.responses import Answer, PendingRequest, as_json, as_rewards, dump
 from ecorl.serve.settings import ServedModel, ServeSettings
-from ecorl.serve.texts import TextParser, as_rewards
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,11 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ecorl.engines.protocol import EngineReport, Float32, Int64
 from ecorl.records import Provenance, Stage, weakest
+from ecorl.serve.http_errors import HttpError
 from ecorl.serve.parsing import ScoreRows
 from ecorl.serve.settings import ServedModel
 
@@ -238,3 +240,26 @@ class RowQueue:
         self.rows = kept
         self.n_tokens = sum(len(row.token_ids) for row in kept)
         return n_dropped
+
+
+def as_rewards(answer: Answer) -> bytes:
+    """Encode rewards the way OpenRLHF's client reads them.
+
+    The client sends one text a request and hands what it gets to ``torch.tensor([rewards])``, for
+    an experience whose rewards have the shape (1,). So one text is answered by a plain number: a
+    list of one would give the shape (1, 1). Several texts are answered by lists. The values of
+    ``extra_logs`` would become tensors too, and every sample needs the same ones: there are none.
+
+    Args:
+        answer: the results of the request.
+
+    Raises:
+        HttpError: 422 when a text has no reward; null would end the training far from its cause.
+    """
+    values: list[Any] = []
+    for i, value in enumerate(answer.values):
+        if value is None:
+            raise HttpError(422, f"query[{i}] has no reward: {NO_NUMBER}", "no_number")
+        values.append(value.tolist())
+    rewards = values[0] if len(values) == 1 else values
+    return dump({"rewards": rewards, "scores": rewards, "extra_logs": {}})
