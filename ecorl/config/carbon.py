@@ -51,17 +51,13 @@ class ControlConfig(Model):
     deadline_in_s: StrictFloat | None = Field(
         None, gt=0, le=315_360_000, description="the same as a time after the start of the run"
     )
-    slack: StrictFloat | None = Field(
+    slack: Annotated[StrictFloat, Field(ge=1, le=1000)] | None = Field(
         None,
-        ge=1,
-        le=1000,
         description="the same as a factor: how many times the time that the run would take "
         "without a pause",
     )
-    reserve: StrictFloat = Field(
+    reserve: Annotated[StrictFloat, Field(ge=0, le=1)] = Field(
         0.05,
-        ge=0,
-        le=1,
         description="time that is kept free before the deadline, as a share of the time that the "
         "steps left will take",
     )
@@ -74,11 +70,8 @@ class ControlConfig(Model):
     spot_prices: SomePath | None = Field(
         None, description="CSV of time and price of a worker, for the controller spot"
     )
-    tokens: StrictFloat | None = Field(
-        None,
-        gt=0,
-        le=1e18,
-        description="number of tokens to train; for plans and simulations alone",
+    tokens: Annotated[StrictFloat, Field(gt=0, le=1e18)] | None = Field(
+        None, description="number of tokens to train; for plans and simulations alone"
     )
     table: PresetPath | None = Field(
         None,
@@ -88,17 +81,11 @@ class ControlConfig(Model):
     low_share: StrictFloat = Field(
         1.0, ge=0, le=1, description="largest share of the tokens that are trained on in FP8"
     )
-    base_w: StrictFloat = Field(
-        0.0,
-        ge=0,
-        le=1e9,
-        description="power that is drawn for as long as the machines are kept; for plans alone",
+    base_w: Annotated[StrictFloat, Field(ge=0, le=1e9)] = Field(
+        0.0, description="power that is drawn for as long as the machines are kept; for plans alone"
     )
-    idle_w: StrictFloat = Field(
-        0.0,
-        ge=0,
-        le=1e6,
-        description="power of each kept worker that does not train; for plans alone",
+    idle_w: Annotated[StrictFloat, Field(ge=0, le=1e6)] = Field(
+        0.0, description="power of each kept worker that does not train; for plans alone"
     )
     kept: Literal["deadline", "done"] = Field(
         "deadline",
@@ -173,11 +160,8 @@ class SyntheticFeedConfig(Model):
         450.0, gt=0, le=3000, description="carbon intensity at 18:00"
     )
     utc_offset_h: StrictFloat = Field(0.0, ge=-14, le=14, description="local time minus UTC")
-    speed: StrictFloat = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="how fast the day passes, a factor: seconds of it in a real second",
+    speed: Annotated[StrictFloat, Field(gt=0, le=1e6)] = Field(
+        1.0, description="how fast the day passes, a factor: seconds of it in a real second"
     )
 
     @model_validator(mode="after")
@@ -202,11 +186,8 @@ class ReplayFeedConfig(Model):
         None,
         description="date and time in the recording at which the run starts; not set: its first",
     )
-    speed: StrictFloat = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="how fast it is played, a factor: seconds of it in a real second",
+    speed: Annotated[StrictFloat, Field(gt=0, le=1e6)] = Field(
+        1.0, description="how fast it is played, a factor: seconds of it in a real second"
     )
     delay_s: StrictFloat = Field(
         0.0, ge=0, le=864_000, description="how late each value becomes known, in time of the run"
@@ -295,39 +276,29 @@ class CarbonConfig(Model):
     recheck_s: StrictFloat = Field(
         300.0, ge=0.1, le=86_400, description="time between two questions to the feeds"
     )
-    stale_after_s: StrictFloat = Field(
-        3600.0,
-        ge=0,
-        le=864_000,
-        description="how long a value still counts after the interval that it speaks of",
+    stale_after_s: Annotated[StrictFloat, Field(ge=0, le=864_000)] = Field(
+        3600.0, description="how long a value still counts after the interval that it speaks of"
     )
     waits_for: Literal["average", "marginal"] = Field(
         "average",
         description="which intensity the threshold is compared with: the mean of the grid, or "
         "that of the power station that follows demand (marginal; needs a watttime feed)",
     )
-    threshold_g_per_kwh: StrictFloat | None = Field(
+    threshold_g_per_kwh: Annotated[StrictFloat, Field(gt=0, le=3000)] | None = Field(
         None,
-        gt=0,
-        le=3000,
         description="training runs while the intensity is at or below this; not set: it never "
         "waits",
     )
-    threshold_percentile: StrictFloat | None = Field(
+    threshold_percentile: Annotated[StrictFloat, Field(ge=0, le=100)] | None = Field(
         None,
-        ge=0,
-        le=100,
         description="the same as a percentile (in percent) of the forecast for the coming "
         "horizon_s",
     )
     horizon_s: StrictFloat = Field(
         86_400.0, ge=60, le=345_600, description="how far ahead threshold_percentile looks"
     )
-    max_wait_s: StrictFloat = Field(
-        43_200.0,
-        ge=0,
-        le=31_536_000,
-        description="longest wait of the whole run, all pauses together",
+    max_wait_s: Annotated[StrictFloat, Field(ge=0, le=31_536_000)] = Field(
+        43_200.0, description="longest wait of the whole run, all pauses together"
     )
     soft_deadline: AwareDatetime | None = Field(
         None, description="date and time by which training should be over; the wait is cut for it"

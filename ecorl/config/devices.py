@@ -59,10 +59,8 @@ class Place(Model):
         description="name of the machine in the Ray cluster; not set: that of the trainer, or for "
         "an offloaded model any that has a card",
     )
-    devices: tuple[Text, ...] = Field(
-        (),
-        max_length=4096,
-        description="GPUs that serve it, each by its index, UUID or another of its NVML names",
+    devices: Annotated[tuple[Text, ...], Field(max_length=4096)] = Field(
+        (), description="GPUs that serve it, each by its index, UUID or another of its NVML names"
     )
     count: StrictInt | None = Field(
         None, ge=1, le=4096, description="number of devices, where they are not named"
@@ -139,10 +137,8 @@ class RayRuntimeConfig(Model):
     namespace: Text = Field(
         "ecorl", description="Ray namespace in which the actors of the run live"
     )
-    patience_s: StrictFloat = Field(
+    patience_s: Annotated[StrictFloat, Field(ge=1, le=3600)] = Field(
         30.0,
-        ge=1,
-        le=3600,
         description="longest wait for the cluster, its machines and actors when the run starts, "
         "each",
     )

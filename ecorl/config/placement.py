@@ -78,9 +78,8 @@ class TorchEngineConfig(Model):
     """The same models in float by torch, in a process beside the trainer or on a second GPU."""
 
     type: Literal["torch"] = "torch"
-    device: str = Field(
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda:(0|[1-9][0-9]{0,2}))$")] = Field(
         "cpu",
-        pattern=r"^(cpu|cuda:(0|[1-9][0-9]{0,2}))$",
         description="where it computes: cpu, or a CUDA device by torch's number of it, such as "
         "cuda:1, whose profile `devices.accelerator` then names",
     )
@@ -154,11 +153,8 @@ class ThresholdPolicyConfig(Model):
     """Offloads while rows are short and few batches wait for the card."""
 
     type: Literal["threshold"] = "threshold"
-    max_length: StrictInt = Field(
-        2048,
-        ge=1,
-        le=MANY,
-        description="longest mean row that is offloaded: prompt and completion, in tokens",
+    max_length: Annotated[StrictInt, Field(ge=1, le=MANY)] = Field(
+        2048, description="longest mean row that is offloaded: prompt and completion, in tokens"
     )
     max_queue: StrictInt = Field(
         4, ge=0, le=MANY, description="longest queue of the card that is added to, in batches"
@@ -212,41 +208,27 @@ class PlacementConfig(Model):
     policy: Policy = Field(
         default_factory=StaticPolicyConfig, description="who proposes where a stage is computed"
     )
-    q_max: StrictInt = Field(
-        8,
-        ge=1,
-        le=1024,
-        description="queue of the card at which nothing more is offloaded, in batches",
+    q_max: Annotated[StrictInt, Field(ge=1, le=1024)] = Field(
+        8, description="queue of the card at which nothing more is offloaded, in batches"
     )
-    l_max: StrictInt = Field(
-        2048,
-        ge=1,
-        le=131072,
-        description="longest mean row that may be offloaded: prompt and completion, in tokens",
+    l_max: Annotated[StrictInt, Field(ge=1, le=131072)] = Field(
+        2048, description="longest mean row that may be offloaded: prompt and completion, in tokens"
     )
-    energy_margin: StrictFloat | None = Field(
+    energy_margin: Annotated[StrictFloat, Field(ge=0)] | None = Field(
         None,
-        ge=0,
         description="share by which the modelled energy of an offload may be above that of "
         "staying; what takes more is refused; not set: energy refuses nothing",
     )
-    deadline_s: StrictFloat = Field(
+    deadline_s: Annotated[StrictFloat, Field(gt=0, le=3600)] = Field(
         60.0,
-        gt=0,
-        le=3600,
         description="longest wait for offloaded rows in one iteration; the trainer then computes "
         "them itself",
     )
-    max_faults: StrictInt = Field(
-        3,
-        ge=1,
-        le=MANY,
-        description="number of faults in a row after which an engine gets no work for a while",
+    max_faults: Annotated[StrictInt, Field(ge=1, le=MANY)] = Field(
+        3, description="number of faults in a row after which an engine gets no work for a while"
     )
-    n_profiling: StrictInt = Field(
+    n_profiling: Annotated[StrictInt, Field(ge=0, le=MANY)] = Field(
         20,
-        ge=0,
-        le=MANY,
         description="number of batches at the start in which energy per token is learnt as a "
         "plain mean; 1 / edi_alpha by default, the paper has 500",
     )
@@ -255,10 +237,8 @@ class PlacementConfig(Model):
         description="in these first batches every other one stays where your framework computes, "
         "so that both sides are seen; with lookahead and learned the rest leaves",
     )
-    edi_alpha: StrictFloat = Field(
+    edi_alpha: Annotated[StrictFloat, Field(gt=0, le=1)] = Field(
         0.05,
-        gt=0,
-        le=1,
         description="weight of a new reading of energy per token after these first batches, a "
         "share",
     )

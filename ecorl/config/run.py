@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, model_validator
 
@@ -39,10 +39,8 @@ class Config(Model):
         description="folder for the record and the report of this run; {name}, {seed} and the time "
         "of its start as {time} are filled in, other braces are doubled",
     )
-    name: str = Field(
-        "run",
-        pattern=r"^[A-Za-z0-9._-]+$",
-        description="name of the run, in the name of its folder and in the report",
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = Field(
+        "run", description="name of the run, in the name of its folder and in the report"
     )
     task: Task = Field(
         default_factory=ArithmeticTask,

@@ -25,10 +25,8 @@ class NvmlSourceConfig(Model):
 
     type: Literal["nvml"] = "nvml"
     interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="time between two readings")
-    counter_interval_s: StrictFloat = Field(
+    counter_interval_s: Annotated[StrictFloat, Field(ge=0, le=1)] = Field(
         1.0,
-        ge=0,
-        le=1,
         description="time between two readings of a GPU's energy counter where one takes longer "
         "than 0.5 ms; it is read as well where a stage ends that took a second or more, and where "
         "the next one of its kind begins. Elsewhere, and with 0, it is read with each power "
@@ -99,10 +97,8 @@ class TelemetryConfig(Model):
         default_factory=AutoSourceConfig,
         description="source of readings for the device on which your framework computes",
     )
-    tau_s: StrictFloat = Field(
+    tau_s: Annotated[StrictFloat, Field(gt=0, le=600)] = Field(
         1.0,
-        gt=0,
-        le=600,
         description="time constant over which power is smoothed for decisions; energy sums are "
         "not smoothed",
     )
@@ -114,10 +110,8 @@ class TelemetryConfig(Model):
 class LedgerConfig(Model):
     """How much of the record of the run is kept."""
 
-    raw_samples: StrictInt = Field(
+    raw_samples: Annotated[StrictInt, Field(ge=0, le=MANY)] = Field(
         20_000,
-        ge=0,
-        le=MANY,
         description="number of raw power readings that are kept on each machine; older ones are "
         "dropped, sums and stages are not",
     )
@@ -136,27 +130,20 @@ class AccountingConfig(Model):
     says that none was stated.
     """
 
-    pue: StrictFloat = Field(
+    pue: Annotated[StrictFloat, Field(ge=1.0, le=3.0)] = Field(
         _PUE,
-        ge=1.0,
-        le=3.0,
         description="power usage effectiveness: factor from the energy of the machines to that of "
         "the whole data centre",
     )
-    intensity_g_per_kwh: StrictFloat = Field(
-        _INTENSITY_G_PER_KWH,
-        ge=0,
-        le=3000,
-        description="carbon intensity of the grid where no feed tells it",
+    intensity_g_per_kwh: Annotated[StrictFloat, Field(ge=0, le=3000)] = Field(
+        _INTENSITY_G_PER_KWH, description="carbon intensity of the grid where no feed tells it"
     )
     source: Text | None = Field(
         None, description="where pue and intensity_g_per_kwh come from, for the report"
     )
     pue_csv: SomePath | None = Field(None, description="CSV of time and PUE, used in place of pue")
-    budget_g: StrictFloat | None = Field(
-        None,
-        gt=0,
-        description="budget of emissions of the whole run; a warning comes at 80 % of it",
+    budget_g: Annotated[StrictFloat, Field(gt=0)] | None = Field(
+        None, description="budget of emissions of the whole run; a warning comes at 80 % of it"
     )
     over_budget: Literal["warn", "stop"] = Field(
         "warn", description="at the budget: warn only, or have the trainer save and stop"
@@ -164,18 +151,16 @@ class AccountingConfig(Model):
     beside: Literal["codecarbon"] | None = Field(
         None, description="another instrument that measures the run beside ecorl, for comparison"
     )
-    country: str | None = Field(
+    country: Annotated[str, Field(pattern="^[A-Z]{3}$")] | None = Field(
         None,
-        pattern="^[A-Z]{3}$",
         description="country by whose electricity that instrument computes, a code of three "
         "letters such as GBR; required with beside",
     )
     embodied_kg: StrictFloat | None = Field(
         None, gt=0, description="emissions of making the hardware that is kept for the run"
     )
-    lifetime_h: StrictFloat = Field(
+    lifetime_h: Annotated[StrictFloat, Field(gt=0)] = Field(
         43_800.0,
-        gt=0,
         description="time for which that hardware serves, over which embodied_kg is spread",
     )
     embodied_source: Text | None = Field(

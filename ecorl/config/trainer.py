@@ -21,11 +21,8 @@ class ArithmeticTask(Model):
         Path("~/.cache/ecorl/tasks"),
         description="folder in which the models and prompts are kept once they are made",
     )
-    n_eval: StrictInt = Field(
-        256,
-        ge=16,
-        le=4096,
-        description="number of held-out prompts, answered before and after the training",
+    n_eval: Annotated[StrictInt, Field(ge=16, le=4096)] = Field(
+        256, description="number of held-out prompts, answered before and after the training"
     )
 
 
@@ -64,10 +61,8 @@ class TrainerConfig(Model):
     """Keys that a trainer takes which the user has made."""
 
     steps: StrictInt = Field(60, ge=1, le=MANY, description="number of optimizer steps")
-    per_device_batch_size: StrictInt = Field(
+    per_device_batch_size: Annotated[StrictInt, Field(ge=2, le=1_000_000)] = Field(
         64,
-        ge=2,
-        le=1_000_000,
         description="number of completions in a step, of all processes together; a multiple of "
         "num_generations",
     )
@@ -80,9 +75,8 @@ class TrainerConfig(Model):
     learning_rate: StrictFloat = Field(
         1e-4, gt=0, description="learning rate, a factor that stays the same in all steps"
     )
-    beta: StrictFloat = Field(
+    beta: Annotated[StrictFloat, Field(ge=0)] = Field(
         0.02,
-        ge=0,
         description="factor of the KL penalty that keeps the policy near the reference; with 0 "
         "there is no reference stage",
     )
@@ -95,10 +89,8 @@ class TrainerConfig(Model):
     save_every: StrictInt = Field(
         20, ge=1, le=MANY, description="number of steps between two checkpoints"
     )
-    evaluate_every: StrictInt = Field(
+    evaluate_every: Annotated[StrictInt, Field(ge=0, le=MANY)] = Field(
         0,
-        ge=0,
-        le=MANY,
         description="number of steps between two held-out evaluations along training, beside those "
         "before and after it; they change nothing of the training; 0: none",
     )
@@ -117,10 +109,8 @@ class TrainerConfig(Model):
         "training: less padding is computed; batch and samples stay, numbers differ by their "
         "rounding; a TRL trainer of your own takes this key and the next too",
     )
-    micro_batch_tokens: StrictInt | None = Field(
+    micro_batch_tokens: Annotated[StrictInt, Field(ge=1, le=MANY)] | None = Field(
         None,
-        ge=1,
-        le=MANY,
         description="tokens of such a micro-batch at most, padding included, and never more than "
         "the trainer's own pass has; a row that is longer is alone; not set: chosen for each "
         "batch, so that less padding pays for more passes",
@@ -174,32 +164,24 @@ class GearsConfig(Model):
         "formula of the CarbonGearRL paper as printed, which can diverge; own: that of the "
         "trainer",
     )
-    measure_every: StrictInt = Field(
+    measure_every: Annotated[StrictInt, Field(ge=0, le=MANY)] = Field(
         50,
-        ge=0,
-        le=MANY,
         description="number of steps between two measurements of the noise and mismatch of a "
         "gear; 0: never",
     )
-    noise_budget: StrictFloat | None = Field(
+    noise_budget: Annotated[StrictFloat, Field(gt=0, le=1000)] | None = Field(
         None,
-        gt=0,
-        le=1000,
         description="largest mean excess of the variance of the gradient over that in BF16 (FP32 "
         "where BF16 is not allowed), over all tokens, as a share of it; it limits the share of "
         "FP8",
     )
-    mismatch_limit: StrictFloat = Field(
+    mismatch_limit: Annotated[StrictFloat, Field(gt=1, le=10)] = Field(
         1.05,
-        gt=1,
-        le=10,
         description="largest mean ratio of token probabilities between trainer and rollout; a "
         "gear above it is barred until it is near again",
     )
-    max_overflows: StrictInt = Field(
+    max_overflows: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
         3,
-        ge=1,
-        le=1000,
         description="number of steps in a row that had to be computed anew after which a gear is "
         "given up for the run",
     )
