@@ -103,7 +103,7 @@ class ControlConfig(Model):
     )
 
     @model_validator(mode="after")
-    def _one_deadline(self) -> ControlConfig:
+    def _keys_agree(self) -> ControlConfig:
         given = {
             "deadline": self.deadline,
             "deadline_in_s": self.deadline_in_s,
@@ -116,10 +116,6 @@ class ControlConfig(Model):
         if self.controller and not named:
             allowed = "a controller together with 'deadline', 'deadline_in_s' or 'slack'"
             raise RefusedValue("controller", self.controller, allowed)
-        return self
-
-    @model_validator(mode="after")
-    def _spot_has_prices(self) -> ControlConfig:
         if self.controller == "spot" and self.spot_prices is None:
             raise RefusedValue("spot_prices", None, "a CSV of time and price, for 'spot'")
         return self
@@ -317,31 +313,19 @@ class CarbonConfig(Model):
         return self.threshold_g_per_kwh is not None or self.threshold_percentile is not None
 
     @model_validator(mode="after")
-    def _names_differ(self) -> CarbonConfig:
+    def _keys_agree(self) -> CarbonConfig:
         counts = Counter(feed.name for feed in self.feeds)
         for number, feed in enumerate(self.feeds):
             if counts[feed.name] > 1:
                 allowed = "a name that no other feed has"
                 raise RefusedValue(("feeds", number, "name"), feed.name, allowed)
-        return self
-
-    @model_validator(mode="after")
-    def _one_threshold(self) -> CarbonConfig:
         fixed, relative = self.threshold_g_per_kwh, self.threshold_percentile
         if fixed is not None and relative is not None:
             allowed = "nothing beside carbon.threshold_percentile, or the other way round"
             raise RefusedValue("threshold_g_per_kwh", fixed, allowed)
-        return self
-
-    @model_validator(mode="after")
-    def _one_decides(self) -> CarbonConfig:
         if self.control.controller is not None and self.waits:
             allowed = "no controller beside carbon.threshold_..., or no threshold"
             raise RefusedValue(("control", "controller"), self.control.controller, allowed)
-        return self
-
-    @model_validator(mode="after")
-    def _waits_for_what_is_fed(self) -> CarbonConfig:
         is_fed = any(isinstance(feed, WattTimeFeedConfig) for feed in self.feeds)
         if self.waits_for == "marginal" and not is_fed:
             allowed = "'average': no feed of marginal intensities is configured"

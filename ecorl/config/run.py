@@ -93,7 +93,7 @@ class Config(Model):
     )
 
     @model_validator(mode="after")
-    def _group_divides_batch(self) -> Config:
+    def _keys_agree(self) -> Config:
         t = self.trainer
         if t.per_device_batch_size % t.num_generations:
             n_rows, n_group = t.per_device_batch_size, t.num_generations
@@ -101,10 +101,6 @@ class Config(Model):
             group = RefusedValue("trainer.num_generations", n_group, allowed)
             allowed = f"a multiple of trainer.num_generations = {n_group}"
             raise RefusedValue("trainer.per_device_batch_size", n_rows, allowed, group)
-        return self
-
-    @model_validator(mode="after")
-    def _run_dir_can_be_filled_in(self) -> Config:
         try:
             self.run_dir_at("0")
         except (LookupError, ValueError, AttributeError) as error:

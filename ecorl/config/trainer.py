@@ -117,21 +117,13 @@ class TrainerConfig(Model):
     )
 
     @model_validator(mode="after")
-    def _tokens_belong_to_packing(self) -> TrainerConfig:
+    def _keys_agree(self) -> TrainerConfig:
         if self.micro_batch_tokens is not None and not self.adaptive_micro_batch:
             allowed = "left out without trainer.adaptive_micro_batch"
             raise RefusedValue("micro_batch_tokens", self.micro_batch_tokens, allowed)
-        return self
-
-    @model_validator(mode="after")
-    def _widths_rise(self) -> TrainerConfig:
         if any(one >= other for one, other in zip(self.widths, self.widths[1:], strict=False)):
             allowed = "a list of whole numbers that rise, such as [1, 2, 4]"
             raise RefusedValue("widths", list(self.widths), allowed)
-        return self
-
-    @model_validator(mode="after")
-    def _widths_divide_the_batch(self) -> TrainerConfig:
         n_rows = self.per_device_batch_size
         odd = [width for width in self.widths if n_rows % width]
         if odd:
@@ -201,21 +193,13 @@ class GearsConfig(Model):
         return Gear.BF16 if Gear.BF16 in others else next(iter(others), None)
 
     @model_validator(mode="after")
-    def _each_once(self) -> GearsConfig:
+    def _keys_agree(self) -> GearsConfig:
         twice = [str(gear) for gear, n in Counter(self.allowed).items() if n > 1]
         if twice:
             raise RefusedValue("allowed", [str(gear) for gear in self.allowed], "each gear once")
-        return self
-
-    @model_validator(mode="after")
-    def _low_gears_can_be_redone(self) -> GearsConfig:
         if self.allowed and all(gear in (Gear.FP8, Gear.FP16) for gear in self.allowed):
             allowed = "a list with BF16 or FP32, for when the others may not be chosen any more"
             raise RefusedValue("allowed", [str(gear) for gear in self.allowed], allowed)
-        return self
-
-    @model_validator(mode="after")
-    def _noise_is_measured(self) -> GearsConfig:
         if self.noise_budget is not None and self.measure_every == 0:
             allowed = "above 0 with a noise_budget: the noise has to be measured"
             raise RefusedValue("measure_every", 0, allowed)

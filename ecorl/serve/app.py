@@ -250,9 +250,8 @@ class ScoringService:
 
     def _too_late(self) -> HttpError:
         message = f"no answer within {self.settings.wait_s:g} s"
-        faults = self.batcher.faults
-        if faults.in_a_row:
-            message += one_line(f": the engine failed: {faults.last}")
+        if self.batcher.n_faults_in_a_row:
+            message += one_line(f": the engine failed: {self.batcher.last_fault}")
         return HttpError(503, message, "wait_over", retry_after_s=1)
 
     def _check_stage(self, asked: Stage) -> None:
@@ -315,7 +314,8 @@ class ScoringService:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def _health(self, request: Request) -> Response:
-        faults, available = self.batcher.faults, self._lane.available
+        available, n_faults = self._lane.available, self.batcher.n_faults
+        in_a_row = self.batcher.n_faults_in_a_row
         state = "ok"
         if self.failure is not None:
             state = "failed"
@@ -323,7 +323,7 @@ class ScoringService:
             state = "draining"
         elif not available:
             state = "engine unavailable"
-        elif faults.in_a_row:
+        elif in_a_row:
             state = "engine failing"
         data = {
             "status": state,
@@ -333,7 +333,7 @@ class ScoringService:
                 "accepted": self.batcher.n_accepted,
                 "unanswered": self.batcher.n_unanswered,
             },
-            "engine": {"available": available, "faults": faults.n, "in_a_row": faults.in_a_row},
+            "engine": {"available": available, "faults": n_faults, "in_a_row": in_a_row},
         }
         return _json(dump(data), 503 if self.batcher.draining or not available else 200)
 

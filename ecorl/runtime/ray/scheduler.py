@@ -140,8 +140,9 @@ class SchedulerActor:
             ModelChanges.remove(self._folder)
         self._changes = ModelChanges.read(self._folder)
         self._ledger = ledger = Ledger.reopen(plan.path, raw_samples=plan.config.ledger.raw_samples)
+        edi = None if plan.edi_json is None else EdiMatrix.from_json(plan.edi_json)
         scheduler = StageScheduler(
-            plan.config, ledger, plan.training, plan.gpu, plan.card, self._edi(), plan.before
+            plan.config, ledger, plan.training, plan.gpu, plan.card, edi, plan.before
         )
         if not is_anew:
             ledger.begin_now()
@@ -204,10 +205,6 @@ class SchedulerActor:
         changes.kept = scheduler.equip(self._monitors, lanes, kept)
         if changes.kept:
             changes.write(self._folder)
-
-    def _edi(self) -> EdiMatrix | None:
-        text = self._plan.edi_json
-        return EdiMatrix.from_json(text) if text is not None else None
 
     def finish(self, hook_clock: str) -> None:
         """Account what is left, fetch the machines' records, and end the engines.
