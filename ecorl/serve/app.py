@@ -351,10 +351,8 @@ class ScoringService:
         else:
             # A client may have put its token into a wrong path; no error shows it.
             shown = "(with the token)" if self._token and self._token in path else repr(path)
-            message, kind = (
-                f"path = {shown}: allowed is one of {', '.join(_PATHS)}",
-                "unknown_path",
-            )
+            message = f"path = {shown}: allowed is one of {', '.join(_PATHS)}"
+            kind = "unknown_path"
         self.metrics.refused.labels(kind).inc()
         return _error(HttpError(error.status_code, message, kind, headers=error.headers))
 

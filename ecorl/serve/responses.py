@@ -11,7 +11,7 @@ import bisect
 import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ecorl.engines.protocol import EngineReport, Float32, Int64
@@ -106,14 +106,7 @@ def as_json(rows: ScoreRows, answer: Answer, served: ServedModel, device: str) -
         "rows": [
             _row(id, value, served.stage) for id, value in zip(rows.ids, answer.values, strict=True)
         ],
-        "device": {
-            "name": device,
-            "time_s": answer.effort.time_s,
-            "energy_j": answer.effort.energy_j,
-            "provenance": None
-            if answer.effort.provenance is None
-            else str(answer.effort.provenance),
-        },
+        "device": {"name": device, **asdict(answer.effort)},
     }
     return dump(data)
 

@@ -138,10 +138,7 @@ class StepRecord:
             if gear is not None and gear not in list(Gear):
                 continue
             ran = Ran(None if gear is None else Gear(gear), width if type(width) is int else None)
-            time_s, power_w = (
-                positive_figure(own.get("step_s")),
-                positive_figure(own.get("power_w")),
-            )
+            time_s, power_w = (positive_figure(own.get(key)) for key in ("step_s", "power_w"))
             n = own.get("n")
             if time_s is not None and type(n) is int:
                 # Each of them stands for what was seen so often: newer steps outvote it in time.

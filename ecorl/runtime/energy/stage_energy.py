@@ -239,6 +239,7 @@ def split_energy(pieces: Sequence[tuple[StageEnergy, int]]) -> StageEnergy:
     energy_j = part([e.energy_j for e in energies])
     lengths_s = [e.t_end_s - e.t_start_s for e in energies]
     held_s = math.fsum(lengths_s)
+    covered_s = math.fsum(e.coverage * s for e, s in zip(energies, lengths_s, strict=True))
     return StageEnergy(
         device_ids=energies[0].device_ids,
         t_start_s=start_s,
@@ -248,10 +249,7 @@ def split_energy(pieces: Sequence[tuple[StageEnergy, int]]) -> StageEnergy:
         counter_energy_j=part([e.counter_energy_j for e in energies]),
         integral_energy_j=part([e.integral_energy_j for e in energies]),
         n_samples=sum(e.n_samples for e in energies),
-        coverage=math.fsum(e.coverage * s for e, s in zip(energies, lengths_s, strict=True))
-        / held_s
-        if held_s > 0
-        else 0.0,
+        coverage=covered_s / held_s if held_s > 0 else 0.0,
         method=_common_method([e.method for e in energies]),
         provenance=weakest(*(e.provenance for e in energies)),
     )
