@@ -452,7 +452,7 @@ class BarrierWait:
     Attributes:
         iteration: 1-based.
         stage: the stage that was waited for.
-        wait_s: how long the thread stood there, s.
+        wait_s: how long the thread stood there, s; None where a record does not tell.
         n_rows: rows of the batch.
         n_missing: rows without an answer before the deadline.
         n_late: rows that arrived too late since the wait before.
@@ -463,7 +463,7 @@ class BarrierWait:
 
     iteration: int
     stage: Stage
-    wait_s: float
+    wait_s: float | None
     n_rows: int
     n_missing: int
     n_late: int
@@ -514,7 +514,7 @@ class StageResult:
     n_output_tokens: int
     energy: StageEnergy | None
     n_rows_fallback: int = 0
-    fault: str | None = None
+    fault: FaultKind | str | None = None
     role_name: str = ""
     node: str | None = None
     gear: str | None = None

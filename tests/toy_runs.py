@@ -13,7 +13,7 @@ from ecorl.config import validate_config
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader
 from ecorl.records import Stage, StageWork
-from ecorl.runtime.building import build_runtime
+from ecorl.runtime.local import build_runtime
 from ecorl.runtime.processes.ranked import RankedRuntime
 from ecorl.runtime.protocol import join
 from ecorl.runtime.training import FrozenModel, TrainingSide, this_node

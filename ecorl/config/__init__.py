@@ -7,7 +7,6 @@ The resolved config is saved with each run (`config_toml`) and reads back equal.
 
 from __future__ import annotations
 
-from ecorl.config.accounting import AccountingConfig
 from ecorl.config.carbon import (
     CarbonConfig,
     ConstantFeedConfig,
@@ -18,25 +17,27 @@ from ecorl.config.carbon import (
     UkFeedConfig,
     WattTimeFeedConfig,
 )
-from ecorl.config.devices import DeviceConfig
-from ecorl.config.engine import (
+from ecorl.config.devices import (
+    DeviceConfig,
+    LocalRuntimeConfig,
+    Place,
+    RayRuntimeConfig,
+    RuntimeConfig,
+)
+from ecorl.config.placement import (
     EngineConfig,
     FaultInjection,
     FpgaEngineConfig,
-    OffloadEngine,
-    PluginEngineConfig,
-    TorchEngineConfig,
-)
-from ecorl.config.ledger import LedgerConfig
-from ecorl.config.placement import (
     LearnedPolicyConfig,
     LookaheadPolicyConfig,
+    OffloadEngine,
     PlacementConfig,
+    PluginEngineConfig,
     Policy,
     StaticPolicyConfig,
     ThresholdPolicyConfig,
+    TorchEngineConfig,
 )
-from ecorl.config.places import Place
 from ecorl.config.reading import (
     config_changes_toml,
     config_toml,
@@ -48,11 +49,11 @@ from ecorl.config.reading import (
     validate_config,
 )
 from ecorl.config.run import Config
-from ecorl.config.runtime import LocalRuntimeConfig, RayRuntimeConfig, RuntimeConfig
-from ecorl.config.task import ArithmeticTask, FilesTask, Task
 from ecorl.config.telemetry import (
+    AccountingConfig,
     AutoSourceConfig,
     GpuPower,
+    LedgerConfig,
     ModelledSourceConfig,
     NullSourceConfig,
     NvmlSourceConfig,
@@ -61,7 +62,7 @@ from ecorl.config.telemetry import (
     TelemetryConfig,
     XrtSourceConfig,
 )
-from ecorl.config.training.trainer import TrainerConfig
+from ecorl.config.trainer import ArithmeticTask, FilesTask, Task, TrainerConfig
 
 __all__ = [
     "AccountingConfig",

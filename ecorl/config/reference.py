@@ -19,7 +19,7 @@ import tomlkit
 from pydantic import AwareDatetime, BaseModel
 from pydantic.fields import FieldInfo
 
-from ecorl.config.annotations import back_ends, limit, plain_type
+from ecorl.config.mistakes import back_ends, limit, plain_type
 from ecorl.config.run import Config
 from ecorl.errors import UserError
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, model_validator
 
-from ecorl.config.accounting import AccountingConfig
 from ecorl.config.base import Model, SomePath, Text
 from ecorl.config.carbon import CarbonConfig
-from ecorl.config.devices import DeviceConfig
-from ecorl.config.engine import EngineConfig
-from ecorl.config.ledger import LedgerConfig
+from ecorl.config.devices import DeviceConfig, LocalRuntimeConfig, Place, Places, RuntimeConfig
 from ecorl.config.mistakes import RefusedValue
-from ecorl.config.placement import PlacementConfig
-from ecorl.config.places import Place, Places
-from ecorl.config.runtime import LocalRuntimeConfig, RuntimeConfig
-from ecorl.config.task import ArithmeticTask, Task
-from ecorl.config.telemetry import TelemetryConfig
-from ecorl.config.training.gears import GearsConfig
-from ecorl.config.training.trainer import TrainerConfig
+from ecorl.config.placement import EngineConfig, PlacementConfig
+from ecorl.config.telemetry import AccountingConfig, LedgerConfig, TelemetryConfig
+from ecorl.config.trainer import ArithmeticTask, GearsConfig, Task, TrainerConfig
 from ecorl.records import Algorithm, Role, stage_of
 
 
@@ -46,10 +39,8 @@ class Config(Model):
         description="folder for the record and the report of this run; {name}, {seed} and the time "
         "of its start as {time} are filled in, other braces are doubled",
     )
-    name: str = Field(
-        "run",
-        pattern=r"^[A-Za-z0-9._-]+$",
-        description="name of the run, in the name of its folder and in the report",
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = Field(
+        "run", description="name of the run, in the name of its folder and in the report"
     )
     task: Task = Field(
         default_factory=ArithmeticTask,
@@ -102,7 +93,7 @@ class Config(Model):
     )
 
     @model_validator(mode="after")
-    def _group_divides_batch(self) -> Config:
+    def _keys_agree(self) -> Config:
         t = self.trainer
         if t.per_device_batch_size % t.num_generations:
             n_rows, n_group = t.per_device_batch_size, t.num_generations
@@ -110,10 +101,6 @@ class Config(Model):
             group = RefusedValue("trainer.num_generations", n_group, allowed)
             allowed = f"a multiple of trainer.num_generations = {n_group}"
             raise RefusedValue("trainer.per_device_batch_size", n_rows, allowed, group)
-        return self
-
-    @model_validator(mode="after")
-    def _run_dir_can_be_filled_in(self) -> Config:
         try:
             self.run_dir_at("0")
         except (LookupError, ValueError, AttributeError) as error:

@@ -1,13 +1,14 @@
-"""``[telemetry]``: the source of power readings, and how they are smoothed."""
+"""``[telemetry]``, ``[ledger]``, ``[accounting]``: readings, what is kept of them, emissions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictFloat
+from pydantic import Field, StrictFloat, StrictInt, model_validator
 
-from ecorl.config.base import Model, SomePath
+from ecorl.config.base import MANY, Model, SomePath, Text
+from ecorl.config.mistakes import NOT_GIVEN, RefusedValue
 
 
 class AutoSourceConfig(Model):
@@ -24,10 +25,8 @@ class NvmlSourceConfig(Model):
 
     type: Literal["nvml"] = "nvml"
     interval_s: StrictFloat = Field(0.1, ge=0.05, le=10, description="time between two readings")
-    counter_interval_s: StrictFloat = Field(
+    counter_interval_s: Annotated[StrictFloat, Field(ge=0, le=1)] = Field(
         1.0,
-        ge=0,
-        le=1,
         description="time between two readings of a GPU's energy counter where one takes longer "
         "than 0.5 ms; it is read as well where a stage ends that took a second or more, and where "
         "the next one of its kind begins. Elsewhere, and with 0, it is read with each power "
@@ -98,13 +97,87 @@ class TelemetryConfig(Model):
         default_factory=AutoSourceConfig,
         description="source of readings for the device on which your framework computes",
     )
-    tau_s: StrictFloat = Field(
+    tau_s: Annotated[StrictFloat, Field(gt=0, le=600)] = Field(
         1.0,
-        gt=0,
-        le=600,
         description="time constant over which power is smoothed for decisions; energy sums are "
         "not smoothed",
     )
     stale_after_s: StrictFloat = Field(
         2.0, gt=0, le=600, description="age from which on a reading counts as missing"
     )
+
+
+class LedgerConfig(Model):
+    """How much of the record of the run is kept."""
+
+    raw_samples: Annotated[StrictInt, Field(ge=0, le=MANY)] = Field(
+        20_000,
+        description="number of raw power readings that are kept on each machine; older ones are "
+        "dropped, sums and stages are not",
+    )
+
+
+_PUE = 1.2
+_INTENSITY_G_PER_KWH = 450.0
+_DEFAULT_SOURCE = "450 g/kWh: world average as used by the EcoRL-Sched paper; PUE 1.2: assumed"
+
+
+class AccountingConfig(Model):
+    """By which factors energy is turned into emissions, and where they come from.
+
+    Without a word in the config the defaults hold; the report names them and their source. That
+    source speaks for the defaults alone: whoever changes a factor states its source, or the report
+    says that none was stated.
+    """
+
+    pue: Annotated[StrictFloat, Field(ge=1.0, le=3.0)] = Field(
+        _PUE,
+        description="power usage effectiveness: factor from the energy of the machines to that of "
+        "the whole data centre",
+    )
+    intensity_g_per_kwh: Annotated[StrictFloat, Field(ge=0, le=3000)] = Field(
+        _INTENSITY_G_PER_KWH, description="carbon intensity of the grid where no feed tells it"
+    )
+    source: Text | None = Field(
+        None, description="where pue and intensity_g_per_kwh come from, for the report"
+    )
+    pue_csv: SomePath | None = Field(None, description="CSV of time and PUE, used in place of pue")
+    budget_g: Annotated[StrictFloat, Field(gt=0)] | None = Field(
+        None, description="budget of emissions of the whole run; a warning comes at 80 % of it"
+    )
+    over_budget: Literal["warn", "stop"] = Field(
+        "warn", description="at the budget: warn only, or have the trainer save and stop"
+    )
+    beside: Literal["codecarbon"] | None = Field(
+        None, description="another instrument that measures the run beside ecorl, for comparison"
+    )
+    country: Annotated[str, Field(pattern="^[A-Z]{3}$")] | None = Field(
+        None,
+        description="country by whose electricity that instrument computes, a code of three "
+        "letters such as GBR; required with beside",
+    )
+    embodied_kg: StrictFloat | None = Field(
+        None, gt=0, description="emissions of making the hardware that is kept for the run"
+    )
+    lifetime_h: Annotated[StrictFloat, Field(gt=0)] = Field(
+        43_800.0,
+        description="time for which that hardware serves, over which embodied_kg is spread",
+    )
+    embodied_source: Text | None = Field(
+        None, description="where embodied_kg comes from, for the report"
+    )
+
+    @model_validator(mode="after")
+    def _country_is_given(self) -> AccountingConfig:
+        if self.beside is not None and self.country is None:
+            allowed = "a country code of three letters such as 'GBR', for accounting.beside"
+            raise RefusedValue("country", NOT_GIVEN, allowed)
+        return self
+
+    @property
+    def origin(self) -> str:
+        """Where the two factors come from, for the report."""
+        is_default = (self.pue, self.intensity_g_per_kwh) == (_PUE, _INTENSITY_G_PER_KWH)
+        return self.source or (
+            _DEFAULT_SOURCE if is_default else "given in the config, no source stated"
+        )

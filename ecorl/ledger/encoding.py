@@ -1,33 +1,137 @@
-"""Records to rows and back. Pure functions; numpy scalars are accepted and become plain ones."""
+"""Records to rows and back, by the types of their fields.
+
+Numpy scalars are accepted and become plain ones. A field of a type that no column can hold is the
+caller's to store.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import math
+import operator
 import sqlite3
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+import types
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from ecorl.ledger.rows import BarrierRow, DeviceRecord, DeviceRow, FaultRow, NodeRecord, NodeRow
-from ecorl.records import (
-    Action,
-    ActionCost,
-    BarrierWait,
-    DeviceKind,
-    EnergyMethod,
-    FaultEvent,
-    FaultKind,
-    GuardRefusal,
-    Placement,
-    Provenance,
-    Stage,
-    StageEnergy,
-    StageResult,
-    kind_in_name,
-)
+from ecorl.control import GearChoice
+from ecorl.grid import AverageIntensity, Fuel, Intensity, MarginalIntensity
+from ecorl.ledger.rows import GearChoiceRow, IntensityRow
+from ecorl.records import ActionCost, FaultKind, StageEnergy, StageResult
 
 Columns = dict[str, Any]
 """One row: values by column name."""
+
+Convert = Callable[[Any], Any]
+
+_Record = TypeVar("_Record")
+
+_COLUMN_NAMES = {
+    "decided_s": "decided_unix_s",
+    "device_ids": "device_id",
+    "fetched_s": "fetched_unix_s",
+    "figures_json": "figures",
+    "json": "matrix",
+    "look_again_s": "look_again_unix_s",
+    "start_s": "start_unix_s",
+    "t_end_s": "end_t_s",
+    "t_start_s": "start_t_s",
+    "values": "item_values",
+    "where": "place",
+}
+"""Columns by field, where the two go by different names."""
+
+_ENERGY_NAMES = {
+    "device_ids": "energy_device_id",
+    "t_start_s": "energy_start_t_s",
+    "t_end_s": "energy_end_t_s",
+    "method": "energy_method",
+    "provenance": "energy_provenance",
+}
+"""The same for an energy, which stands in the row of its execution."""
+
+
+class _Column(NamedTuple):
+    field: str
+    name: str
+    encode: Convert
+    decode: Convert
+
+
+def columns_of(kind: Hashable, record: object) -> Columns:
+    """Values by column of a record, without the fields that no column can hold.
+
+    Args:
+        kind: class of the record.
+        record: the record.
+
+    Raises:
+        TypeError, ValueError, AttributeError, OverflowError: when a value is of another type than
+            its field.
+    """
+    return {c.name: c.encode(getattr(record, c.field)) for c in _columns(kind)}
+
+
+def record_of(
+    kind: Callable[..., _Record], row: sqlite3.Row | Mapping[str, Any], /, **given: object
+) -> _Record:
+    """A record from a row.
+
+    Args:
+        kind: class of the record.
+        row: values by column.
+        given: fields that are not read from the row.
+    """
+    read = {c.field: c.decode(row[c.name]) for c in _columns(kind) if c.field not in given}
+    return kind(**read, **given)
+
+
+def result_columns(r: StageResult) -> Columns:
+    """Columns of an execution, with those of its energy where it has one."""
+    energy = {} if r.energy is None else columns_of(StageEnergy, r.energy)
+    return {**columns_of(StageResult, r), **energy}
+
+
+def result_of(row: sqlite3.Row) -> StageResult:
+    """The execution in a row of table ``execution``."""
+    has_energy = row["energy_method"] is not None
+    energy = record_of(StageEnergy, row) if has_energy else None
+    return record_of(StageResult, row, energy=energy)
+
+
+@functools.cache
+def _columns(kind: Any) -> tuple[_Column, ...]:
+    types_of, names = get_type_hints(kind), _COLUMN_NAMES
+    if kind is StageEnergy:
+        names = _ENERGY_NAMES
+    found = []
+    for field in dataclasses.fields(kind):
+        codec = (_text, _or_empty) if field.default == "" else _codec(types_of[field.name])
+        if codec is not None:
+            found.append(_Column(field.name, names.get(field.name, field.name), *codec))
+    return tuple(found)
+
+
+def _codec(annotation: Any) -> tuple[Convert, Convert] | None:
+    """What encodes and decodes values of a type; None for a type that no column can hold."""
+    if get_origin(annotation) is types.UnionType and type(None) in get_args(annotation):
+        members = [one for one in get_args(annotation) if one is not type(None)]
+        inner = _codec(functools.reduce(operator.or_, members))
+        if inner is None:
+            return None
+        encode, decode = inner
+        return _or_none(encode), _or_none(decode)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return str, annotation
+    return _CODECS.get(annotation)
+
+
+def _or_none(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
 
 
 def number(value: float | None) -> float | None:
@@ -38,143 +142,25 @@ def number(value: float | None) -> float | None:
     return None if math.isnan(plain) else plain
 
 
-def fault_row(f: FaultEvent) -> Columns:
-    """Columns of table ``fault``."""
-    return {
-        "iteration": None if f.iteration is None else int(f.iteration),
-        "kind": str(f.kind),
-        "place": str(f.where),
-        "detail": str(f.detail),
-        "n_rows": int(f.n_rows),
-    }
-
-
-def fault_of(row: sqlite3.Row) -> FaultRow:
-    """The row of table ``fault``."""
-    return FaultRow(
-        attempt=row["attempt"],
-        superseded=bool(row["superseded"]),
-        iteration=row["iteration"],
-        t_s=row["t_s"],
-        kind=_fault_kind(row["kind"]),
-        where=row["place"],
-        detail=row["detail"],
-        n_rows=row["n_rows"],
-    )
-
-
-def barrier_row(wait: BarrierWait) -> Columns:
-    """Columns of table ``barrier``."""
-    return {
-        "iteration": int(wait.iteration),
-        "stage": str(wait.stage),
-        "wait_s": number(wait.wait_s),
-        "n_rows": int(wait.n_rows),
-        "n_missing": int(wait.n_missing),
-        "n_late": int(wait.n_late),
-        "n_duplicates": int(wait.n_duplicates),
-        "n_unknown": int(wait.n_unknown),
-        "role_name": _text(wait.role_name),
-    }
-
-
-def barrier_of(row: sqlite3.Row) -> BarrierRow:
-    """The row of table ``barrier``."""
-    return BarrierRow(
-        attempt=row["attempt"],
-        superseded=bool(row["superseded"]),
-        iteration=row["iteration"],
-        t_s=row["t_s"],
-        stage=Stage(row["stage"]),
-        wait_s=row["wait_s"],
-        n_rows=row["n_rows"],
-        n_missing=row["n_missing"],
-        n_late=row["n_late"],
-        n_duplicates=row["n_duplicates"],
-        n_unknown=row["n_unknown"],
-        role_name=row["role_name"] or "",
-    )
-
-
-def node_row(n: NodeRecord) -> Columns:
-    """Columns of table ``node``."""
-    return {
-        "node": str(n.node),
-        "file": _text(n.file),
-        "offset_s": number(n.offset_s),
-        "offset_error_s": number(n.offset_error_s),
-        "t_s": number(n.t_s),
-        "lost": _text(n.lost),
-    }
-
-
-def node_of(row: sqlite3.Row) -> NodeRow:
-    """The row of table ``node``."""
-    return NodeRow(**{name: row[name] for name in row.keys()})  # noqa: SIM118
-
-
-def _text(value: str | None) -> str | None:
-    """A text, or None for None and for the empty one, which says as much."""
-    return str(value) if value else None
-
-
-def placement_row(p: Placement) -> Columns:
-    """Columns of table ``placement``."""
-    costs = [
-        {
-            "action": str(c.action),
-            "time_s": number(c.time_s),
-            "energy_j": number(c.energy_j),
-            "wait_s": number(c.wait_s),
-            "provenance": str(c.provenance),
-        }
-        for c in p.costs
-    ]
-    return {
-        "iteration": int(p.iteration),
-        "stage": str(p.stage),
-        "proposed": str(p.proposed),
-        "action": str(p.action),
-        "policy": str(p.policy),
-        "reason": str(p.reason),
-        "costs": json.dumps(costs, separators=(",", ":")),
-        "refusal": None if p.refusal is None else str(p.refusal),
-        "role_name": _text(p.role_name),
-    }
-
-
-def placement_of(row: sqlite3.Row) -> Placement:
-    """The record of a row of table ``placement``."""
-    costs = tuple(
-        ActionCost(
-            action=Action(c["action"]),
-            time_s=_or_nan(c["time_s"]),
-            energy_j=_or_nan(c["energy_j"]),
-            wait_s=_or_nan(c["wait_s"]),
-            provenance=Provenance(c["provenance"]),
-        )
-        for c in json.loads(row["costs"])
-    )
-    return Placement(
-        iteration=row["iteration"],
-        stage=Stage(row["stage"]),
-        proposed=Action(row["proposed"]),
-        action=Action(row["action"]),
-        policy=row["policy"],
-        reason=row["reason"],
-        costs=costs,
-        refusal=None if row["refusal"] is None else GuardRefusal(row["refusal"]),
-        role_name=row["role_name"] or "",
-    )
-
-
 def _or_nan(value: float | None) -> float:
-    # ActionCost has no room for None: a cost that the model could not tell reads back as NaN.
     return math.nan if value is None else float(value)
 
 
+def _text(value: str | None) -> str | None:
+    """An optional name; none is stored as NULL."""
+    return str(value) if value else None
+
+
+def _or_empty(value: str | None) -> str:
+    return value or ""
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def _joined(device_ids: Iterable[str]) -> str:
-    """One column for several devices: their ids with ``+`` between them."""
+    """Several devices in one column: their ids with ``+`` between."""
     return "+".join(map(str, device_ids))
 
 
@@ -183,152 +169,130 @@ def _split(column: str) -> tuple[str, ...]:
 
 
 def _fault_kind(text: str) -> FaultKind | str:
-    """The kind of a fault; the text itself, an exception's class name, where it is none."""
+    """One of ecorl's own kinds; anything else is the name of an error."""
     try:
         return FaultKind(text)
     except ValueError:
         return text
 
 
-def result_row(r: StageResult) -> Columns:
-    """Columns of table ``execution``."""
-    return {
-        "iteration": int(r.iteration),
-        "stage": str(r.stage),
-        "action": str(r.action),
-        "device_id": _joined(r.device_ids),
-        "device": str(r.device),
-        "start_t_s": number(r.t_start_s),
-        "end_t_s": number(r.t_end_s),
-        "time_s": number(r.time_s),
-        "time_provenance": str(r.time_provenance),
-        "host_time_s": number(r.host_time_s),
-        "wait_s": number(r.wait_s),
-        "n_sequences": int(r.n_sequences),
-        "n_tokens": int(r.n_tokens),
-        "n_output_tokens": int(r.n_output_tokens),
-        "n_rows_fallback": int(r.n_rows_fallback),
-        "fault": None if r.fault is None else str(r.fault),
-        "node": _text(r.node),
-        "role_name": _text(r.role_name),
-        "gear": _text(r.gear),
-        "width": None if r.width is None else int(r.width),
-        "clock_mhz": None if r.clock_mhz is None else int(r.clock_mhz),
-        **({} if r.energy is None else _energy_row(r.energy)),
-    }
+def _costs_text(costs: Iterable[ActionCost]) -> str:
+    return json_text([columns_of(ActionCost, cost) for cost in costs])
 
 
-def _energy_row(e: StageEnergy) -> Columns:
-    return {
-        "energy_device_id": _joined(e.device_ids),
-        "energy_start_t_s": number(e.t_start_s),
-        "energy_end_t_s": number(e.t_end_s),
-        "energy_j": number(e.energy_j),
-        "mean_power_w": number(e.mean_power_w),
-        "counter_energy_j": number(e.counter_energy_j),
-        "integral_energy_j": number(e.integral_energy_j),
-        "n_samples": int(e.n_samples),
-        "coverage": number(e.coverage),
-        "energy_method": str(e.method),
-        "energy_provenance": str(e.provenance),
-    }
+def _costs_of(text: str) -> tuple[ActionCost, ...]:
+    return tuple(record_of(ActionCost, cost) for cost in json.loads(text))
 
 
-def result_of(row: sqlite3.Row) -> StageResult:
-    """The record of a row of table ``execution``."""
-    return StageResult(
-        iteration=row["iteration"],
-        stage=Stage(row["stage"]),
-        action=Action(row["action"]),
-        device_ids=_split(row["device_id"]),
-        device=row["device"],
-        t_start_s=row["start_t_s"],
-        t_end_s=row["end_t_s"],
-        time_s=row["time_s"],
-        time_provenance=Provenance(row["time_provenance"]),
-        host_time_s=_or_nan(row["host_time_s"]),
-        wait_s=_or_nan(row["wait_s"]),
-        n_sequences=row["n_sequences"],
-        n_tokens=row["n_tokens"],
-        n_output_tokens=row["n_output_tokens"],
-        energy=_energy_of(row),
-        n_rows_fallback=row["n_rows_fallback"],
-        fault=None if row["fault"] is None else _fault_kind(row["fault"]),
-        role_name=row["role_name"] or "",
-        node=row["node"],
-        gear=row["gear"],
-        width=row["width"],
-        clock_mhz=row["clock_mhz"],
-    )
+def _shares_text(mix: Mapping[Fuel, float]) -> str:
+    return json_text({str(fuel): number(share) for fuel, share in mix.items()})
 
 
-def _energy_of(row: sqlite3.Row) -> StageEnergy | None:
-    if row["energy_method"] is None:
-        return None
-    return StageEnergy(
-        device_ids=_split(row["energy_device_id"]),
-        t_start_s=_or_nan(row["energy_start_t_s"]),
-        t_end_s=_or_nan(row["energy_end_t_s"]),
-        energy_j=row["energy_j"],
-        mean_power_w=row["mean_power_w"],
-        counter_energy_j=row["counter_energy_j"],
-        integral_energy_j=row["integral_energy_j"],
-        n_samples=row["n_samples"],
-        coverage=_or_nan(row["coverage"]),
-        method=EnergyMethod(row["energy_method"]),
-        provenance=Provenance(row["energy_provenance"]),
-    )
+def _shares_of(text: str) -> dict[Fuel, float]:
+    return {Fuel(fuel): float(share) for fuel, share in json.loads(text).items()}
 
 
-def device_row(d: DeviceRecord) -> Columns:
-    """Columns of table ``device``."""
-    return {
-        "device_id": str(d.device_id),
-        "profile": str(d.profile),
-        "provenance": str(d.provenance),
-        "source": str(d.source),
-        "idle_w": number(d.idle_w),
-        "figures": str(d.figures_json),
-        "kind": None if d.kind is None else str(d.kind),
-    }
-
-
-def device_of(row: sqlite3.Row) -> DeviceRow:
-    """The record of a row of table ``device``."""
-    kind = row["kind"]
-    return DeviceRow(
-        attempt=row["attempt"],
-        device_id=row["device_id"],
-        profile=row["profile"],
-        provenance=Provenance(row["provenance"]),
-        source=row["source"],
-        idle_w=row["idle_w"],
-        figures_json=row["figures"],
-        kind=kind_in_name(row["device_id"]) if kind is None else DeviceKind(kind),
-    )
-
-
-def metric_row(iteration: int, name: str, value: float | None) -> Columns:
-    """Columns of table ``metric``."""
-    return {"iteration": int(iteration), "name": str(name), "value": number(value)}
-
-
-def evaluation_row(name: str, phase: str, values: Iterable[float | None]) -> Columns:
-    """Columns of table ``evaluation``."""
-    return {"name": str(name), "phase": str(phase), "item_values": values_text(values)}
+def json_text(value: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
 
 
 def values_text(values: Iterable[float | None]) -> str:
-    """A JSON list of numbers; null for None, NaN and the infinities (JSON has none of them)."""
+    """JSON list; null for None and for what is not finite."""
     plain = (number(v) for v in values)
     return json.dumps([v if v is not None and math.isfinite(v) else None for v in plain])
 
 
 def values_of(text: str) -> tuple[float | None, ...]:
-    """The numbers of `values_text`."""
+    """The values of an evaluation."""
     return tuple(None if v is None else float(v) for v in json.loads(text))
 
 
-def meta_rows(meta: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Rows of table ``meta``."""
-    return [(str(key), str(value)) for key, value in meta.items()]
+_CODECS: dict[Any, tuple[Convert, Convert]] = {
+    bool: (int, bool),
+    int: (int, _as_it_is),
+    float: (number, _or_nan),
+    str: (str, _as_it_is),
+    FaultKind | str: (str, _fault_kind),
+    tuple[str, ...]: (_joined, _split),
+    tuple[float | None, ...]: (values_text, values_of),
+    tuple[ActionCost, ...]: (_costs_text, _costs_of),
+    Mapping[Fuel, float]: (_shares_text, _shares_of),
+}
+
+
+Insert = Callable[[str, Callable[[], Columns]], None]
+"""Puts a row into a table; the columns are made on the writing thread."""
+
+
+class ControlRecord:
+    """Writes what the control path knew and decided; as all of a `Ledger` it never raises.
+
+    Args:
+        insert: of the ledger.
+    """
+
+    def __init__(self, insert: Insert) -> None:
+        self._insert = insert
+
+    def intensity(self, kind: type[Intensity], value: Intensity | None) -> None:
+        """Record what counts as the grid's intensity from now on, on the head.
+
+        Args:
+            kind: `AverageIntensity` or `MarginalIntensity`.
+            value: of that kind; None: nothing is known from now on.
+        """
+        t_s = time.monotonic()
+        self._insert("intensity", lambda: {"t_s": t_s, **_intensity_row(kind, value)})
+
+    def pue(self, start_s: float, value: float | None) -> None:
+        """Record the power usage effectiveness from a time on, on the head.
+
+        Args:
+            start_s: from when it counts, s since 1970.
+            value: the ratio, or None where none is known from then on.
+        """
+        self._insert("pue", lambda: {"start_unix_s": number(start_s), "pue": number(value)})
+
+    def choice(self, choice: GearChoice, memory: Mapping[str, object] | None = None) -> None:
+        """Record a decision about the training stage, on the head.
+
+        Args:
+            choice: the decision; it counts until the next one.
+            memory: what its controller goes on from after a resume, in values that JSON can hold.
+        """
+        t_s = time.monotonic()
+        told = json_text(memory) if memory else None
+        row = {"t_s": t_s, **columns_of(GearChoice, choice), "memory": told}
+        self._insert("gear_choice", lambda: row)
+
+
+_KINDS: dict[str, type[Intensity]] = {"average": AverageIntensity, "marginal": MarginalIntensity}
+
+
+def _intensity_row(kind: type[Intensity], value: Intensity | None) -> Columns:
+    """Columns of table ``intensity``.
+
+    Args:
+        kind: `AverageIntensity` or `MarginalIntensity`.
+        value: what counts from now on; None: nothing is known from now on.
+    """
+    (name,) = (name for name, one in _KINDS.items() if one is kind)
+    if value is None:
+        return {"kind": name}
+    if type(value) is not kind:
+        raise TypeError(f"{type(value).__name__} among values of {kind.__name__}")
+    return {"kind": name, **columns_of(Intensity, value)}
+
+
+def intensity_of(row: sqlite3.Row) -> IntensityRow:
+    """The row of table ``intensity``."""
+    kind = _KINDS[row["kind"]]
+    value = None if row["feed"] is None else record_of(kind, row)
+    return IntensityRow(row["attempt"], row["t_s"], kind, value)
+
+
+def choice_of(row: sqlite3.Row) -> GearChoiceRow:
+    """The row of table ``gear_choice``."""
+    memory = {} if row["memory"] is None else json.loads(row["memory"])
+    return GearChoiceRow(row["attempt"], row["t_s"], record_of(GearChoice, row), memory)

@@ -14,36 +14,21 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ecorl.errors import LedgerError, RunError
-from ecorl.ledger import control, encoding
-from ecorl.ledger.connections import open_for_reading
-from ecorl.ledger.damage import DAMAGE, one_line, reason, type_fault
+from ecorl.ledger import rows as tables
+from ecorl.ledger.connections import DAMAGE, one_line, open_for_reading, reason, type_fault
+from ecorl.ledger.encoding import choice_of, intensity_of, record_of, result_of
 from ecorl.ledger.ledger import LEDGER_FILE
-from ecorl.ledger.packing import unpack_block
-from ecorl.ledger.rollup import OpenReading, PowerRollup, SecondRow, in_units
-from ecorl.ledger.rows import (
-    AttemptRow,
-    BarrierRow,
-    CheckpointRow,
-    DeviceRow,
-    EdiRow,
-    EvaluationRow,
-    EventRow,
-    ExecutionRow,
-    FaultRow,
-    GearChoiceRow,
-    IntensityRow,
-    MetricRow,
-    NodeRow,
-    PlacementRow,
-    PowerSecond,
-    PueRow,
-    RawSampleRow,
-    RunRow,
-    SampleErrorRow,
-)
+from ecorl.ledger.rollup import OpenReading, PowerRollup, SecondRow, in_units, unpack_block
 from ecorl.ledger.samples import SELECT_SECONDS
 from ecorl.ledger.schema import check_version
-from ecorl.records import FOREIGN_COUNTER, EventKind, Provenance, StageResult
+from ecorl.records import (
+    FOREIGN_COUNTER,
+    DeviceKind,
+    Placement,
+    Provenance,
+    StageResult,
+    kind_in_name,
+)
 
 _RAW = (
     "SELECT attempt, device_id, provenance, source, t_s, power_w, energy_j, utilisation, error "
@@ -184,6 +169,10 @@ class FileReader:
         except DAMAGE as error:
             raise LedgerError(f"{self.path}: cannot be read ({reason(error)})") from error
 
+    def _all(self, kind: type[_R], source: str, **given: object) -> list[_R]:
+        """Rows of a table as records; the fields that it does not hold are given."""
+        return [record_of(kind, row, **given) for row in self._rows(f"SELECT * FROM {source}")]
+
     def _check_types(self, tables: Iterable[str]) -> None:
         """Check that each value is of its column's type, once per table and instant."""
         for table in tables:
@@ -196,51 +185,48 @@ class FileReader:
     # ------------------------------------------------------------ the run
 
     @_reads("run", "meta")
-    def run(self) -> RunRow:
+    def run(self) -> tables.RunRow:
         """The run's id, config and facts."""
         row = next(self._rows("SELECT * FROM run"), None)
         if row is None:
             raise LedgerError(f"{self.path}: holds no run")
         meta = {r["key"]: r["value"] for r in self._rows("SELECT * FROM meta ORDER BY key")}
-        return RunRow(row["run_id"], row["config_toml"], row["created_unix_s"], meta)
+        return tables.RunRow(row["run_id"], row["config_toml"], row["created_unix_s"], meta)
 
     @_reads("attempt")
-    def attempts(self) -> list[AttemptRow]:
+    def attempts(self) -> list[tables.AttemptRow]:
         """Starts and resumes, in order."""
-        return [AttemptRow(*r) for r in self._rows("SELECT * FROM attempt ORDER BY attempt")]
+        return self._all(tables.AttemptRow, "attempt ORDER BY attempt")
 
     @_reads("node")
-    def nodes(self) -> list[NodeRow]:
+    def nodes(self) -> list[tables.NodeRow]:
         """The machines of each attempt."""
-        rows = self._rows("SELECT * FROM node ORDER BY attempt, node")
-        return [encoding.node_of(r) for r in rows]
+        return self._all(tables.NodeRow, "node ORDER BY attempt, node")
 
     @_reads("intensity")
-    def intensities(self) -> list[IntensityRow]:
+    def intensities(self) -> list[tables.IntensityRow]:
         """What was known of the grid's intensity, in order."""
-        return [control.intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
+        return [intensity_of(r) for r in self._rows("SELECT * FROM intensity ORDER BY id")]
 
     @_reads("gear_choice")
-    def choices(self) -> list[GearChoiceRow]:
+    def choices(self) -> list[tables.GearChoiceRow]:
         """Decisions about the training stage, in order."""
-        return [control.choice_of(r) for r in self._rows("SELECT * FROM gear_choice ORDER BY id")]
+        return [choice_of(r) for r in self._rows("SELECT * FROM gear_choice ORDER BY id")]
 
     @_reads("pue")
-    def pues(self) -> list[PueRow]:
+    def pues(self) -> list[tables.PueRow]:
         """The power usage effectiveness over time, in order."""
-        return [control.pue_of(r) for r in self._rows("SELECT * FROM pue ORDER BY id")]
+        return self._all(tables.PueRow, "pue ORDER BY id")
 
     @_reads("event")
-    def events(self) -> list[EventRow]:
+    def events(self) -> list[tables.EventRow]:
         """What was noted about the course of the run, in order."""
-        sql = "SELECT attempt, t_s, kind, detail FROM event ORDER BY id"
-        return [EventRow(r[0], r[1], EventKind(r[2]), r[3]) for r in self._rows(sql)]
+        return self._all(tables.EventRow, "event ORDER BY id", node=None)
 
     @_reads("checkpoint")
-    def checkpoints(self) -> list[CheckpointRow]:
+    def checkpoints(self) -> list[tables.CheckpointRow]:
         """Checkpoints, in order."""
-        sql = "SELECT attempt, superseded, iteration, t_s, path FROM checkpoint ORDER BY id"
-        return [CheckpointRow(r[0], bool(r[1]), *r[2:]) for r in self._rows(sql)]
+        return self._all(tables.CheckpointRow, "checkpoint ORDER BY id")
 
     @_reads(*_TIMED, "raw_sample", "execution", "power_second", "power_block")
     def last_times(self) -> dict[int, float]:
@@ -264,72 +250,56 @@ class FileReader:
     # ------------------------------------------------------------ stages
 
     @_reads("execution", "series", "sample_error")
-    def executions(self) -> list[ExecutionRow]:
+    def executions(self) -> list[tables.ExecutionRow]:
         """Stage executions in the order in which they were recorded, superseded ones included.
 
         Energy by a counter that does not count its device alone is replaced by that of the power
         readings.
         """
-        rows = self._rows("SELECT * FROM execution ORDER BY id")
-        foreign = self._foreign_counters()
+        rows, foreign = self._rows("SELECT * FROM execution ORDER BY id"), self._foreign_counters()
         return [
-            ExecutionRow(
-                r["attempt"],
-                bool(r["superseded"]),
-                _by_power(encoding.result_of(r), foreign),
-            )
-            for r in rows
+            record_of(tables.ExecutionRow, r, result=_by_power(result_of(r), foreign)) for r in rows
         ]
 
     @_reads("placement")
-    def placements(self) -> list[PlacementRow]:
+    def placements(self) -> list[tables.PlacementRow]:
         """Decisions in order."""
         rows = self._rows("SELECT * FROM placement ORDER BY id")
-        return [
-            PlacementRow(r["attempt"], bool(r["superseded"]), r["t_s"], encoding.placement_of(r))
-            for r in rows
-        ]
+        return [record_of(tables.PlacementRow, r, placement=record_of(Placement, r)) for r in rows]
 
     @_reads("barrier")
-    def barriers(self) -> list[BarrierRow]:
+    def barriers(self) -> list[tables.BarrierRow]:
         """Waits at the completion barrier, in order."""
-        rows = self._rows("SELECT * FROM barrier ORDER BY id")
-        return [encoding.barrier_of(r) for r in rows]
+        return self._all(tables.BarrierRow, "barrier ORDER BY id")
 
     @_reads("fault")
-    def faults(self) -> list[FaultRow]:
+    def faults(self) -> list[tables.FaultRow]:
         """Faults in order."""
-        return [encoding.fault_of(r) for r in self._rows("SELECT * FROM fault ORDER BY id")]
+        return self._all(tables.FaultRow, "fault ORDER BY id", node=None)
 
     @_reads("metric")
-    def metrics(self, name: str | None = None) -> list[MetricRow]:
+    def metrics(self, name: str | None = None) -> list[tables.MetricRow]:
         """Scalars of the trainer in order, of one name or of all."""
-        sql = (
-            "SELECT attempt, superseded, iteration, name, value FROM metric "
-            "WHERE ?1 IS NULL OR name = ?1 ORDER BY id"
-        )
-        return [MetricRow(r[0], bool(r[1]), r[2], r[3], r[4]) for r in self._rows(sql, name)]
+        rows = self._rows("SELECT * FROM metric WHERE ?1 IS NULL OR name = ?1 ORDER BY id", name)
+        return [record_of(tables.MetricRow, r) for r in rows]
 
     @_reads("evaluation")
-    def evaluations(self) -> list[EvaluationRow]:
+    def evaluations(self) -> list[tables.EvaluationRow]:
         """Evaluations in order; a later one of the same name and phase replaces an earlier."""
-        sql = "SELECT attempt, t_s, name, phase, item_values FROM evaluation ORDER BY id"
-        return [
-            EvaluationRow(r[0], r[1], r[2], r[3], encoding.values_of(r[4])) for r in self._rows(sql)
-        ]
+        return self._all(tables.EvaluationRow, "evaluation ORDER BY id")
 
     @_reads("edi")
-    def edi(self) -> list[EdiRow]:
+    def edi(self) -> list[tables.EdiRow]:
         """The newest EDI matrix of each attempt."""
-        return [EdiRow(*r) for r in self._rows("SELECT * FROM edi ORDER BY attempt")]
+        return self._all(tables.EdiRow, "edi ORDER BY attempt")
 
     # ------------------------------------------------------------ power
 
     @_reads("device")
-    def devices(self) -> list[DeviceRow]:
+    def devices(self) -> list[tables.DeviceRow]:
         """Devices of each attempt."""
         rows = self._rows("SELECT * FROM device ORDER BY attempt, device_id")
-        return [encoding.device_of(r) for r in rows]
+        return [record_of(tables.DeviceRow, r, kind=_device_kind(r)) for r in rows]
 
     @_reads("series", *_SERIES)
     def read_device_ids(self, attempt: int | None = None) -> list[str]:
@@ -347,7 +317,7 @@ class FileReader:
         last_times: Mapping[int, float] | None = None,
         offset_s: int = 0,
         named: Callable[[str], str] = str,
-    ) -> Iterator[PowerSecond]:
+    ) -> Iterator[tables.PowerSecond]:
         """Roll-ups by attempt, series and time; of one device or of all.
 
         Also what a killed run did not come to roll up, as far as the raw ring goes back, and the
@@ -373,7 +343,7 @@ class FileReader:
                     tail = self._tail_seconds(attempt, one["id"], until_s)
                     is_foreign = one["device_id"] in foreign
                     for row in itertools.chain(stored, tail):
-                        second = PowerSecond(*head, row.second - offset_s, *in_units(row))
+                        second = tables.PowerSecond(*head, row.second - offset_s, *in_units(row))
                         yield second.by_power() if is_foreign else second
 
     def _stored_seconds(self, attempt: int, series_id: int) -> Iterator[SecondRow]:
@@ -388,7 +358,9 @@ class FileReader:
         for row in self._rows(SELECT_SECONDS, attempt, series_id, -1):
             yield SecondRow(*row)
 
-    def _tail_seconds(self, attempt: AttemptRow, series_id: int, until_s: float) -> list[SecondRow]:
+    def _tail_seconds(
+        self, attempt: tables.AttemptRow, series_id: int, until_s: float
+    ) -> list[SecondRow]:
         """Roll up what stands behind the stored seconds."""
         key = (attempt.attempt, series_id)
         sql = "SELECT t_s, power_w, energy_j, from_s FROM power_open "
@@ -402,7 +374,7 @@ class FileReader:
         return rollup.take(everything=True)
 
     @_reads("raw_sample", "series")
-    def raw_samples(self, device_id: str | None = None) -> list[RawSampleRow]:
+    def raw_samples(self, device_id: str | None = None) -> list[tables.RawSampleRow]:
         """The last raw readings, oldest first; of one device or of all.
 
         Without counters that do not count their device alone.
@@ -412,13 +384,13 @@ class FileReader:
         return [replace(row, energy_j=None) if row.device_id in foreign else row for row in rows]
 
     @_reads("sample_error", "series")
-    def sample_errors(self) -> list[SampleErrorRow]:
+    def sample_errors(self) -> list[tables.SampleErrorRow]:
         """Errors behind missing readings, counted per attempt and series."""
         sql = (
             "SELECT attempt, device_id, source, error, n, first_t_s, last_t_s FROM sample_error "
             "JOIN series ON series.id = series_id ORDER BY attempt, device_id, error"
         )
-        return [SampleErrorRow(*r) for r in self._rows(sql)]
+        return [tables.SampleErrorRow(*r) for r in self._rows(sql)]
 
     def _foreign_counters(self) -> set[str]:
         """Devices whose energy counter does not count them alone, as found in any attempt.
@@ -439,5 +411,9 @@ def _by_power(result: StageResult, foreign: set[str]) -> StageResult:
     return replace(result, energy=result.energy.by_power())
 
 
-def _raw_row(r: sqlite3.Row) -> RawSampleRow:
-    return RawSampleRow(r[0], r[1], Provenance(r[2]), *tuple(r)[3:])
+def _raw_row(r: sqlite3.Row) -> tables.RawSampleRow:
+    return tables.RawSampleRow(r[0], r[1], Provenance(r[2]), *tuple(r)[3:])
+
+
+def _device_kind(r: sqlite3.Row) -> DeviceKind:
+    return kind_in_name(r["device_id"]) if r["kind"] is None else DeviceKind(r["kind"])

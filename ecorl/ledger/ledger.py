@@ -15,27 +15,14 @@ from pathlib import Path
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.files import made_folder
-from ecorl.ledger import connections, encoding
-from ecorl.ledger.control import ControlRecord
-from ecorl.ledger.damage import one_line
-from ecorl.ledger.drops import told_drops
-from ecorl.ledger.encoding import Columns
-from ecorl.ledger.fresh import lay_out
+from ecorl.ledger import connections, encoding, schema
+from ecorl.ledger.connections import one_line
 from ecorl.ledger.lock import WriterLock
 from ecorl.ledger.nodes import NODE, check_node
 from ecorl.ledger.rows import DeviceRecord, NodeRecord
 from ecorl.ledger.samples import SampleStore, seal_all
-from ecorl.ledger.schema import check_version
-from ecorl.ledger.statements import insert, insert_attempt, printable, supersede
-from ecorl.ledger.writer import Drops, RowWriter, Write
-from ecorl.records import (
-    BarrierWait,
-    EventKind,
-    FaultEvent,
-    Placement,
-    PowerSample,
-    StageResult,
-)
+from ecorl.ledger.writer import Drops, RowWriter, Write, told_drops
+from ecorl.records import BarrierWait, EventKind, FaultEvent, Placement, PowerSample, StageResult
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +69,7 @@ class Ledger:
         self._kept: dict[str, int] = dict(connection.execute(sql, (attempt,)))
         self._together = threading.local()
         self._writer = RowWriter(connection, self)
-        self.control = ControlRecord(self._insert)
+        self.control = encoding.ControlRecord(self._insert)
         self._closed = False
         atexit.register(self.close)
 
@@ -126,12 +113,12 @@ class Ledger:
         try:
             with made_folder(path.parent), _lock_of_new(path) as lock:
                 alone = not lock.in_folder or not connections.allows_readers(path)
-                lay_out(path, run_id=run_id, config_toml=config_toml, meta=facts,
+                schema.lay_out(path, run_id=run_id, config_toml=config_toml, meta=facts,
                         attempt=int(attempt), alone=alone)  # fmt: skip
                 return cls(path, int(attempt), raw_samples, lock, alone=alone)
         except UnicodeError as error:
             raise RunError(
-                f"{printable(path)}: the config, the run's name or a fact about it is no "
+                f"{schema.printable(path)}: the config, the run's name or a fact about it is no "
                 "valid text (UTF-8); is there a file name in it that is not?"
             ) from error
         except (sqlite3.Error, OSError) as error:
@@ -189,7 +176,7 @@ class Ledger:
             with contextlib.closing(
                 connections.connect_for_writing(path, alone=alone)
             ) as connection:
-                check_version(connection, path)
+                schema.check_version(connection, path)
                 (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
                     raise LedgerError(f"{path}: damaged ({one_line(verdict)})")
@@ -197,11 +184,11 @@ class Ledger:
                 (attempt,) = connection.execute("SELECT max(attempt) FROM attempt").fetchone()
                 if attempt is None:
                     raise LedgerError(f"{path}: damaged (it holds no attempt)")
-                insert(connection, "meta", {"key": WRITER_HOST, "value": platform.node()})
+                schema.insert(connection, "meta", {"key": WRITER_HOST, "value": platform.node()})
                 if from_step is not None:
-                    supersede(connection, from_step)
+                    schema.supersede(connection, from_step)
                     attempt += 1
-                    insert_attempt(connection, attempt, from_step)
+                    schema.insert_attempt(connection, attempt, from_step)
                     seal_all(connection)
                 connection.execute("COMMIT")
             ledger = cls(path, int(attempt), raw_samples, lock, alone=alone)
@@ -223,21 +210,21 @@ class Ledger:
     def placement(self, p: Placement) -> None:
         """Record one decision."""
         t_s = time.monotonic()
-        self._insert("placement", lambda: {"t_s": t_s, **encoding.placement_row(p)})
+        self._insert("placement", lambda: {"t_s": t_s, **encoding.columns_of(Placement, p)})
 
     def result(self, r: StageResult) -> None:
         """Record one finished stage execution."""
-        self._insert("execution", lambda: encoding.result_row(r))
+        self._insert("execution", lambda: encoding.result_columns(r))
 
     def barrier(self, wait: BarrierWait) -> None:
         """Record one wait of the training thread at the completion barrier, as it ends."""
         t_s = time.monotonic()
-        self._insert("barrier", lambda: {"t_s": t_s, **encoding.barrier_row(wait)})
+        self._insert("barrier", lambda: {"t_s": t_s, **encoding.columns_of(BarrierWait, wait)})
 
     def fault(self, f: FaultEvent) -> None:
         """Record something that went wrong and was survived."""
         t_s = time.monotonic()
-        self._insert("fault", lambda: {"t_s": t_s, **encoding.fault_row(f)})
+        self._insert("fault", lambda: {"t_s": t_s, **encoding.columns_of(FaultEvent, f)})
 
     def metric(self, iteration: int, name: str, value: float | None) -> None:
         """Record one scalar of the trainer.
@@ -247,7 +234,12 @@ class Ledger:
             name: e.g. ``reward``.
             value: None or NaN when it is missing.
         """
-        self._insert("metric", lambda: encoding.metric_row(iteration, name, value))
+
+        def columns() -> encoding.Columns:
+            told = {"iteration": int(iteration), "name": str(name)}
+            return {**told, "value": encoding.number(value)}
+
+        self._insert("metric", columns)
 
     def evaluation(self, name: str, phase: str, values: Sequence[float | None]) -> None:
         """Record per-item values of one evaluation; the newest of a (name, phase) counts.
@@ -258,9 +250,12 @@ class Ledger:
             values: one an item; None or NaN for an item without a value.
         """
         t_s, kept = time.monotonic(), tuple(values)
-        self._insert(
-            "evaluation", lambda: {"t_s": t_s, **encoding.evaluation_row(name, phase, kept)}
-        )
+
+        def columns() -> encoding.Columns:
+            items = encoding.values_text(kept)
+            return {"t_s": t_s, "name": str(name), "phase": str(phase), "item_values": items}
+
+        self._insert("evaluation", columns)
 
     def samples(self, samples: Iterable[PowerSample]) -> None:
         """Record power readings: 1 s roll-ups per series, and the raw ring."""
@@ -313,11 +308,11 @@ class Ledger:
 
     def device(self, device: DeviceRecord) -> None:
         """Record a device: its profile, where its power comes from, what it draws idle."""
-        self._insert("device", lambda: encoding.device_row(device))
+        self._insert("device", lambda: encoding.columns_of(DeviceRecord, device))
 
     def node(self, record: NodeRecord) -> None:
         """Record a machine of this attempt, on the head; the newest record of a machine counts."""
-        self._insert("node", lambda: encoding.node_row(record))
+        self._insert("node", lambda: encoding.columns_of(NodeRecord, record))
 
     def checkpoint(self, iteration: int, path: str) -> None:
         """Record a checkpoint of the trainer.
@@ -346,9 +341,12 @@ class Ledger:
         t_s = time.monotonic()
         self._insert("event", lambda: {"t_s": t_s, "kind": str(kind), "detail": str(detail)})
 
-    def _insert(self, table: str, columns: Callable[[], Columns]) -> None:
+    def _insert(self, table: str, columns: Callable[[], encoding.Columns]) -> None:
         # Converted on the writing thread: a value of the wrong kind must not raise into the run.
-        self._put(lambda c: insert(c, table, {"attempt": self.attempt, **columns()}), kind=table)
+        def write(connection: sqlite3.Connection) -> None:
+            schema.insert(connection, table, {"attempt": self.attempt, **columns()})
+
+        self._put(write, kind=table)
 
     def _put(self, write: Write, n_rows: int = 1, kind: str = "") -> None:
         together: list[tuple[Write, int, str]] | None = getattr(self._together, "writes", None)
@@ -376,7 +374,7 @@ class Ledger:
             yield
         finally:
             del self._together.writes
-            writes.append((lambda c: insert(c, "teller", row), 0, ""))
+            writes.append((lambda c: schema.insert(c, "teller", row), 0, ""))
             self._writer.put_together(writes, lambda: self._keep(teller, number))
 
     def _keep(self, teller: str, number: int) -> None:
@@ -425,7 +423,7 @@ class Ledger:
         detail = told_drops(drops, now_unix_s=time.time(), now_t_s=time.monotonic())
         columns = {"attempt": self.attempt, "t_s": time.monotonic(), "detail": detail}
         columns["kind"] = str(EventKind.LEDGER_ROWS_DROPPED)
-        insert(connection, "event", columns)
+        schema.insert(connection, "event", columns)
 
     def reason_of(self, error: Exception) -> str:
         """What stopped a transaction; see `BatchHooks`."""

@@ -10,25 +10,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ecorl.errors import RunError
-from ecorl.ledger.rows import (
-    AttemptRow,
-    BarrierRow,
-    CheckpointRow,
-    DeviceRow,
-    EdiRow,
-    EvaluationRow,
-    EventRow,
-    ExecutionRow,
-    FaultRow,
-    MetricRow,
-    PlacementRow,
-    RawSampleRow,
-    SampleErrorRow,
-)
-from ecorl.records import EventKind
+from ecorl.ledger.rows import AttemptRow, ExecutionRow
+from ecorl.records import EventKind, StageEnergy, StageResult
 
 NODE = "node"
 """Key in table ``meta`` under which a ledger names the machine that writes it."""
@@ -44,8 +30,8 @@ COURSE = ENDS | {EventKind.START, EventKind.RESUME}
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
-_Moved = TypeVar("_Moved", EventRow, EvaluationRow, EdiRow, RawSampleRow)
-_Kept = TypeVar("_Kept", PlacementRow, BarrierRow, CheckpointRow)
+_Row = TypeVar("_Row")
+_Spanned = TypeVar("_Spanned", StageResult, StageEnergy)
 
 
 def check_node(node: str) -> str:
@@ -146,84 +132,41 @@ class Frame:
         """Whether a device, as it stands in the file, is one of the machine that wrote it."""
         return "/" not in device_id or device_id.partition("/")[0] == self.node
 
-    def superseded(self, attempt: int, iteration: int | None) -> bool:
-        """Whether a later attempt went on from before this iteration."""
-        return iteration is not None and any(
-            later.attempt > attempt and later.from_step < iteration for later in self.resumes
-        )
+    def put(self, row: _Row) -> _Row:
+        """Put a row of the file into the frame: times, devices, machine, and whether it counts."""
+        found: Any = row
+        names = [name for name in ("t_s", "first_t_s", "last_t_s") if hasattr(found, name)]
+        changes: dict[str, Any] = {name: getattr(found, name) - self.offset_s for name in names}
+        if isinstance(row, ExecutionRow):
+            changes["result"] = self._result(row.result)
+        if hasattr(found, "superseded"):
+            changes["superseded"] = self._is_gone(found)
+        if hasattr(found, "device_id"):
+            changes["device_id"] = self.device(found.device_id)
+        if hasattr(found, "node"):
+            changes["node"] = self.node
+        moved: _Row = replace(found, **changes)
+        return moved
 
-    # ------------------------------------------------------------ rows
+    def _is_gone(self, row: Any) -> bool:
+        """Whether a later attempt went on from before the row's iteration."""
+        iteration = getattr(row, "result", getattr(row, "placement", row)).iteration
+        later = [one for one in self.resumes if one.attempt > row.attempt]
+        is_redone = iteration is not None and any(one.from_step < iteration for one in later)
+        return bool(row.superseded or is_redone)
 
-    def execution(self, row: ExecutionRow) -> ExecutionRow:
+    def _result(self, r: StageResult) -> StageResult:
         """Put an execution and its energy into the frame, and name its machine."""
-        r = row.result
-        energy = r.energy
-        if energy is not None:
-            energy = replace(
-                energy,
-                device_ids=tuple(self.device(i, r.node) for i in energy.device_ids),
-                t_start_s=energy.t_start_s - self.offset_s,
-                t_end_s=energy.t_end_s - self.offset_s,
-            )
-        result = replace(
-            r,
-            node=r.node or self.node,
-            device_ids=tuple(self.device(i, r.node) for i in r.device_ids),
-            t_start_s=r.t_start_s - self.offset_s,
-            t_end_s=r.t_end_s - self.offset_s,
-            energy=energy,
-        )
-        gone = row.superseded or self.superseded(row.attempt, r.iteration)
-        return replace(row, superseded=gone, result=result)
-
-    def placement(self, row: PlacementRow) -> PlacementRow:
-        """Put a decision into the frame."""
-        return self._kept(row, row.placement.iteration)
-
-    def barrier(self, row: BarrierRow) -> BarrierRow:
-        """Put a wait at the barrier into the frame."""
-        return self._kept(row, row.iteration)
-
-    def checkpoint(self, row: CheckpointRow) -> CheckpointRow:
-        """Put a checkpoint into the frame."""
-        return self._kept(row, row.iteration)
-
-    def fault(self, row: FaultRow) -> FaultRow:
-        """Put a fault into the frame, and name the machine that recorded it."""
-        gone = row.superseded or self.superseded(row.attempt, row.iteration)
-        t_s = row.t_s - self.offset_s
-        return replace(row, superseded=gone, t_s=t_s, node=self.node)
-
-    def metric(self, row: MetricRow) -> MetricRow:
-        """Put a scalar of the trainer into the frame; it has no time."""
-        gone = row.superseded or self.superseded(row.attempt, row.iteration)
-        return replace(row, superseded=gone)
-
-    def event(self, row: EventRow) -> EventRow:
-        """Put a note into the frame, and name the machine that recorded it."""
-        return replace(self.moved(row), node=self.node)
-
-    def device_row(self, row: DeviceRow) -> DeviceRow:
-        """Name the machine of a recorded device."""
-        return replace(row, device_id=self.device(row.device_id))
-
-    def raw_sample(self, row: RawSampleRow) -> RawSampleRow:
-        """Put a raw reading into the frame."""
-        return replace(self.moved(row), device_id=self.device(row.device_id))
-
-    def sample_error(self, row: SampleErrorRow) -> SampleErrorRow:
-        """Put a count of failed readings into the frame."""
         return replace(
-            row,
-            device_id=self.device(row.device_id),
-            first_t_s=row.first_t_s - self.offset_s,
-            last_t_s=row.last_t_s - self.offset_s,
+            self._spanned(r, r.node),
+            node=r.node or self.node,
+            energy=None if r.energy is None else self._spanned(r.energy, r.node),
         )
 
-    def moved(self, row: _Moved) -> _Moved:
-        """A row with its time in the head's clock."""
-        return replace(row, t_s=row.t_s - self.offset_s)
-
-    def _kept(self, row: _Kept, iteration: int) -> _Kept:
-        gone = row.superseded or self.superseded(row.attempt, iteration)
-        return replace(row, superseded=gone, t_s=row.t_s - self.offset_s)
+    def _spanned(self, part: _Spanned, node: str | None) -> _Spanned:
+        return replace(
+            part,
+            device_ids=tuple(self.device(i, node) for i in part.device_ids),
+            t_start_s=part.t_start_s - self.offset_s,
+            t_end_s=part.t_end_s - self.offset_s,
+        )

@@ -11,30 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from ecorl.errors import LedgerError, RunError
+from ecorl.ledger import rows as tables
 from ecorl.ledger.file_reader import FileReader
 from ecorl.ledger.nodes import COURSE, ENDS, NODE, Frame, offset_by_wall_clock
-from ecorl.ledger.rows import (
-    AttemptRow,
-    BarrierRow,
-    CheckpointRow,
-    DeviceRow,
-    EdiRow,
-    EvaluationRow,
-    EventRow,
-    ExecutionRow,
-    FaultRow,
-    GearChoiceRow,
-    IntensityRow,
-    MetricRow,
-    NodeRow,
-    NodeSpan,
-    PlacementRow,
-    PowerSecond,
-    PueRow,
-    RawSampleRow,
-    RunRow,
-    SampleErrorRow,
-)
 
 _R = TypeVar("_R")
 _BY_TIME = attrgetter("attempt", "t_s")
@@ -53,7 +32,7 @@ class _Part:
 
     file: FileReader
     frame: Frame
-    row: NodeRow | None = None
+    row: tables.NodeRow | None = None
     checked: bool = False
 
 
@@ -78,7 +57,7 @@ class LedgerReader:
         head = FileReader(path)
         self.path = head.path
         self._parts: list[_Part] = []
-        self._lost: dict[tuple[int, str], NodeRow] = {}
+        self._lost: dict[tuple[int, str], tables.NodeRow] = {}
         try:
             self._parts.append(_Part(head, Frame(head.run().meta.get(NODE)), checked=True))
             self._open_nodes()
@@ -111,7 +90,7 @@ class LedgerReader:
             except (LedgerError, RunError) as error:
                 self._lose(row, str(error))
 
-    def _open(self, row: NodeRow) -> FileReader:
+    def _open(self, row: tables.NodeRow) -> FileReader:
         file = PurePosixPath(row.file or "")
         if file.is_absolute() or ".." in file.parts:
             raise RunError(f"{row.file!a}: no file of the run folder")
@@ -120,7 +99,9 @@ class LedgerReader:
             raise RunError(f"{path}: there is no such file")
         return FileReader(path)
 
-    def _frame(self, file: FileReader, row: NodeRow, attempts: dict[int, AttemptRow]) -> Frame:
+    def _frame(
+        self, file: FileReader, row: tables.NodeRow, attempts: dict[int, tables.AttemptRow]
+    ) -> Frame:
         named = file.run().meta.get(NODE)
         if named != row.node:
             raise LedgerError(f"{file.path}: names {named!a} as its machine, not {row.node}")
@@ -132,14 +113,14 @@ class LedgerReader:
             offset_s = offset_by_wall_clock(own[row.attempt], attempts[row.attempt])
         return Frame(row.node, offset_s, tuple(attempts.values()), short=self._parts[0].frame.short)
 
-    def _lose(self, row: NodeRow, why: str) -> None:
+    def _lose(self, row: tables.NodeRow, why: str) -> None:
         """Leave a machine's record out from here on, and say why."""
         self._note(row, why)
         for part in [p for p in self._parts if p.row is not None and p.row == row]:
             self._parts.remove(part)
             part.file.close()
 
-    def _note(self, row: NodeRow, why: str) -> None:
+    def _note(self, row: tables.NodeRow, why: str) -> None:
         self._lost[row.attempt, row.node] = row if row.lost else replace(row, lost=why)
 
     def refresh(self) -> None:
@@ -189,6 +170,12 @@ class LedgerReader:
         rows = [row for own in found for row in own]
         return rows if sum(map(bool, found)) < 2 else sorted(rows, key=order)
 
+    def _framed(
+        self, read: Callable[[FileReader], list[_R]], order: Callable[[_R], Any] = _BY_TIME
+    ) -> list[_R]:
+        """The same with each file's rows put into the frame of the run."""
+        return self._merged(lambda p: [p.frame.put(row) for row in read(p.file)], order)
+
     def short_ids(self) -> LedgerReader:
         """The same run with devices by their bare names, where all are of one machine.
 
@@ -210,31 +197,31 @@ class LedgerReader:
 
     # ------------------------------------------------------------ the run
 
-    def run(self) -> RunRow:
+    def run(self) -> tables.RunRow:
         """The run's id, config and facts."""
         return self._head.run()
 
-    def attempts(self) -> list[AttemptRow]:
+    def attempts(self) -> list[tables.AttemptRow]:
         """Starts and resumes, in order."""
         return self._head.attempts()
 
-    def events(self) -> list[EventRow]:
+    def events(self) -> list[tables.EventRow]:
         """What was noted about the course of the run, in order.
 
         How the run stands is the head's to say: of the starts and ends that the other machines
         noted for themselves, `node_spans` tells.
         """
 
-        def read(part: _Part) -> list[EventRow]:
+        def read(part: _Part) -> list[tables.EventRow]:
             rows = part.file.events()
             is_head = part.row is None
-            return [part.frame.event(r) for r in rows if is_head or r.kind not in COURSE]
+            return [part.frame.put(r) for r in rows if is_head or r.kind not in COURSE]
 
         return self._merged(read)
 
-    def checkpoints(self) -> list[CheckpointRow]:
+    def checkpoints(self) -> list[tables.CheckpointRow]:
         """Checkpoints, in order."""
-        return self._merged(lambda p: [p.frame.checkpoint(r) for r in p.file.checkpoints()])
+        return self._framed(FileReader.checkpoints)
 
     def last_times(self) -> dict[int, float]:
         """Monotonic time of the last record of each attempt on any machine, s.
@@ -250,25 +237,25 @@ class LedgerReader:
                 found[attempt] = max(head_s, found.get(attempt, head_s))
         return dict(sorted(found.items()))
 
-    def intensities(self) -> list[IntensityRow]:
+    def intensities(self) -> list[tables.IntensityRow]:
         """What was known of the grid's intensity, in order; the head alone asks for it."""
         return self._head.intensities()
 
-    def choices(self) -> list[GearChoiceRow]:
+    def choices(self) -> list[tables.GearChoiceRow]:
         """Decisions about the training stage, in order; the head alone takes them."""
         return self._head.choices()
 
-    def pues(self) -> list[PueRow]:
+    def pues(self) -> list[tables.PueRow]:
         """The power usage effectiveness over time, in order, as the head knew it."""
         return self._head.pues()
 
     # ------------------------------------------------------------ machines
 
-    def nodes(self) -> list[NodeRow]:
+    def nodes(self) -> list[tables.NodeRow]:
         """The machines of each attempt, as the head recorded them."""
         return self._head.nodes()
 
-    def lost_nodes(self) -> list[NodeRow]:
+    def lost_nodes(self) -> list[tables.NodeRow]:
         """The machines whose record is missing, damaged or not whole; ``lost`` says why.
 
         What is left of such a record is among the rows all the same, where it can be read.
@@ -277,57 +264,49 @@ class LedgerReader:
             self._from(part, lambda _: None, None)
         return [self._lost[key] for key in sorted(self._lost)]
 
-    def node_spans(self) -> list[NodeSpan]:
+    def node_spans(self) -> list[tables.NodeSpan]:
         """The time for which each file tells of its machine's devices, by attempt."""
         return self._merged(_spans, attrgetter("attempt"))
 
     # ------------------------------------------------------------ stages
 
-    def executions(self) -> list[ExecutionRow]:
+    def executions(self) -> list[tables.ExecutionRow]:
         """Stage executions in the order in which they were recorded, superseded ones included.
 
         Of several machines in the order in which they ended.
         """
-        return self._merged(
-            lambda p: [p.frame.execution(r) for r in p.file.executions()],
-            lambda row: (row.attempt, row.result.t_end_s),
-        )
+        return self._framed(FileReader.executions, lambda row: (row.attempt, row.result.t_end_s))
 
-    def placements(self) -> list[PlacementRow]:
+    def placements(self) -> list[tables.PlacementRow]:
         """Decisions in order."""
-        return self._merged(lambda p: [p.frame.placement(r) for r in p.file.placements()])
+        return self._framed(FileReader.placements)
 
-    def barriers(self) -> list[BarrierRow]:
+    def barriers(self) -> list[tables.BarrierRow]:
         """Waits at the completion barrier, in order."""
-        return self._merged(lambda p: [p.frame.barrier(r) for r in p.file.barriers()])
+        return self._framed(FileReader.barriers)
 
-    def faults(self) -> list[FaultRow]:
+    def faults(self) -> list[tables.FaultRow]:
         """Faults in order."""
-        return self._merged(lambda p: [p.frame.fault(r) for r in p.file.faults()])
+        return self._framed(FileReader.faults)
 
-    def metrics(self, name: str | None = None) -> list[MetricRow]:
+    def metrics(self, name: str | None = None) -> list[tables.MetricRow]:
         """Scalars of the trainer in order, of one name or of all."""
-        return self._merged(
-            lambda p: [p.frame.metric(r) for r in p.file.metrics(name)], attrgetter("attempt")
-        )
+        return self._framed(lambda file: file.metrics(name), attrgetter("attempt"))
 
-    def evaluations(self) -> list[EvaluationRow]:
+    def evaluations(self) -> list[tables.EvaluationRow]:
         """Evaluations in order; a later one of the same name and phase replaces an earlier."""
-        return self._merged(lambda p: [p.frame.moved(r) for r in p.file.evaluations()])
+        return self._framed(FileReader.evaluations)
 
-    def edi(self) -> list[EdiRow]:
+    def edi(self) -> list[tables.EdiRow]:
         """The newest EDI matrix of each attempt."""
-        rows = self._merged(lambda p: [p.frame.moved(r) for r in p.file.edi()])
+        rows = self._framed(FileReader.edi)
         return list({row.attempt: row for row in rows}.values())
 
     # ------------------------------------------------------------ power
 
-    def devices(self) -> list[DeviceRow]:
+    def devices(self) -> list[tables.DeviceRow]:
         """Devices of each attempt."""
-        return self._merged(
-            lambda p: [p.frame.device_row(r) for r in p.file.devices()],
-            attrgetter("attempt", "device_id"),
-        )
+        return self._framed(FileReader.devices, attrgetter("attempt", "device_id"))
 
     def read_device_ids(self) -> list[str]:
         """Devices of which there are power readings."""
@@ -336,7 +315,7 @@ class LedgerReader:
         )
         return sorted(set(rows))
 
-    def power_seconds(self, device_id: str | None = None) -> Iterator[PowerSecond]:
+    def power_seconds(self, device_id: str | None = None) -> Iterator[tables.PowerSecond]:
         """Roll-ups by attempt, series and time; of one device or of all.
 
         Also what a killed run did not come to roll up, as far as the raw ring goes back, and the
@@ -348,7 +327,7 @@ class LedgerReader:
 
     def _seconds(
         self, part: _Part, device_id: str | None, last_times: dict[int, float]
-    ) -> Iterator[PowerSecond]:
+    ) -> Iterator[tables.PowerSecond]:
         frame = part.frame
         try:
             for stored in self._stored_ids(part, device_id):
@@ -370,25 +349,23 @@ class LedgerReader:
             return [None]
         return [i for i in part.file.read_device_ids() if part.frame.device(i) == device_id]
 
-    def raw_samples(self, device_id: str | None = None) -> list[RawSampleRow]:
+    def raw_samples(self, device_id: str | None = None) -> list[tables.RawSampleRow]:
         """The last raw readings, oldest first; of one device or of all."""
         return self._merged(
             lambda p: [
-                p.frame.raw_sample(r)
+                p.frame.put(r)
                 for stored in self._stored_ids(p, device_id)
                 for r in p.file.raw_samples(stored)
             ]
         )
 
-    def sample_errors(self) -> list[SampleErrorRow]:
+    def sample_errors(self) -> list[tables.SampleErrorRow]:
         """Errors behind missing readings, counted per attempt and series."""
-        return self._merged(
-            lambda p: [p.frame.sample_error(r) for r in p.file.sample_errors()],
-            attrgetter("attempt", "device_id", "error"),
-        )
+        order = attrgetter("attempt", "device_id", "error")
+        return self._framed(FileReader.sample_errors, order)
 
 
-def _spans(part: _Part) -> list[NodeSpan]:
+def _spans(part: _Part) -> list[tables.NodeSpan]:
     """The spans of one file, one an attempt, with the devices of the machine that wrote it."""
     frame, file = part.frame, part.file
     own = [e for e in file.executions() if e.result.node in (None, frame.node)]
@@ -401,7 +378,7 @@ def _spans(part: _Part) -> list[NodeSpan]:
         ids = {device_id for attempt, device_id in told if attempt == a.attempt}
         ids.update(file.read_device_ids(a.attempt))
         spans.append(
-            NodeSpan(
+            tables.NodeSpan(
                 attempt=a.attempt,
                 node=frame.node,
                 start_t_s=a.monotonic_anchor_s - frame.offset_s,

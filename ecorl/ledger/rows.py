@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from ecorl.control import GearChoice
 from ecorl.grid import Intensity
 from ecorl.records import (
+    BarrierWait,
     DeviceKind,
     EventKind,
-    FaultKind,
+    FaultEvent,
     Placement,
     Provenance,
-    Role,
-    Stage,
     StageResult,
-    role_of,
 )
 
 
@@ -71,17 +69,11 @@ class NodeRecord:
     lost: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """A machine of one attempt; fields as in `NodeRecord`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow(NodeRecord):
+    """A machine of one attempt."""
 
     attempt: int
-    node: str
-    file: str | None
-    offset_s: float | None
-    offset_error_s: float | None
-    t_s: float | None
-    lost: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,53 +113,25 @@ class PlacementRow:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierRow:
-    """One wait of the training thread, ``wait_s`` in s, ending at ``t_s`` (monotonic, s).
-
-    Attributes:
-        n_rows: rows that the barrier waited for.
-        n_missing: rows without an answer when the wait ended; the exact path answers them.
-        n_late: rows whose answer came after the deadline.
-        n_duplicates: rows delivered beyond the first for an id.
-        n_unknown: rows that nobody asked for.
-        role_name: which of the stage's models was waited for; empty where it has only one.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierRow(BarrierWait):
+    """One wait of the training thread, ending at ``t_s`` (monotonic, s)."""
 
     attempt: int
     superseded: bool
-    iteration: int
     t_s: float
-    stage: Stage
-    wait_s: float | None
-    n_rows: int
-    n_missing: int
-    n_late: int
-    n_duplicates: int = 0
-    n_unknown: int = 0
-    role_name: str = ""
-
-    @property
-    def role(self) -> Role:
-        """Which of the stage's models it is about, e.g. ``reward:math``."""
-        return role_of(self.stage, self.role_name)
 
 
-@dataclass(frozen=True, slots=True)
-class FaultRow:
-    """A fault that the run survived, at ``t_s`` (monotonic, s); fields as in `FaultEvent`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRow(FaultEvent):
+    """A fault that the run survived, at ``t_s`` (monotonic, s).
 
     ``node`` is the machine that recorded it; None where its file names none.
     """
 
     attempt: int
     superseded: bool
-    iteration: int | None
     t_s: float
-    kind: FaultKind | str
-    where: str
-    detail: str
-    n_rows: int
     node: str | None = None
 
 
@@ -216,20 +180,14 @@ class DeviceRecord:
     kind: DeviceKind | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """A device as one attempt knew it; ``idle_w`` in W or None, ``figures_json`` an object.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow(DeviceRecord):
+    """A device as one attempt knew it.
 
     Its ``kind`` is told from its name where the record does not hold it.
     """
 
     attempt: int
-    device_id: str
-    profile: str
-    provenance: Provenance
-    source: str
-    idle_w: float | None
-    figures_json: str
     kind: DeviceKind
 
 

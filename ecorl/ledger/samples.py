@@ -10,8 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ecorl.ledger.packing import BLOCK_SECONDS, pack_block
-from ecorl.ledger.rollup import HOLD_S, OpenReading, PowerRollup, SecondRow
+from ecorl.ledger.rollup import (
+    BLOCK_SECONDS,
+    HOLD_S,
+    OpenReading,
+    PowerRollup,
+    SecondRow,
+    pack_block,
+)
 from ecorl.records import PowerSample
 
 # A second whose readings came in two parts is one row all the same.
@@ -236,8 +242,7 @@ class SampleStore:
     def _series_id(self, connection: sqlite3.Connection, key: tuple[str, str, str]) -> int:
         if key not in self._series:
             connection.execute(
-                "INSERT OR IGNORE INTO series (device_id, provenance, source) VALUES (?, ?, ?)",
-                key,
+                "INSERT OR IGNORE INTO series (device_id, provenance, source) VALUES (?, ?, ?)", key
             )
             (series_id,) = connection.execute(
                 "SELECT id FROM series WHERE device_id = ? AND provenance = ? AND source = ?", key

@@ -15,6 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,6 @@ class BatchHooks(Protocol):
             connection: with the transaction open.
             everything: whether nothing may stay in memory.
         """
-        ...
 
     def lost(self, connection: sqlite3.Connection, drops: Drops) -> None:
         """Note inside a transaction that rows were dropped since the last note.
@@ -85,7 +85,6 @@ class BatchHooks(Protocol):
             connection: with the transaction open.
             drops: which ones.
         """
-        ...
 
     def reason_of(self, error: Exception) -> str:
         """What stopped a transaction, in words.
@@ -93,11 +92,9 @@ class BatchHooks(Protocol):
         Args:
             error: that it raised.
         """
-        ...
 
     def rolled_back(self) -> None:
         """Drop what was remembered of a transaction that was undone."""
-        ...
 
 
 MAX_PENDING_ROWS = 200_000
@@ -154,10 +151,7 @@ class RowWriter:
     """
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        hooks: BatchHooks,
-        max_pending: int = MAX_PENDING_ROWS,
+        self, connection: sqlite3.Connection, hooks: BatchHooks, max_pending: int = MAX_PENDING_ROWS
     ) -> None:
         self._connection = connection
         self._hooks = hooks
@@ -300,8 +294,7 @@ class RowWriter:
                 return False
             if self._flush_to <= self._done_count:
                 self._wake.wait_for(
-                    lambda: self._stopping or self._flush_to > self._done_count,
-                    _COMMIT_INTERVAL_S,
+                    lambda: self._stopping or self._flush_to > self._done_count, _COMMIT_INTERVAL_S
                 )
         return True
 
@@ -388,3 +381,53 @@ class RowWriter:
             logger.warning("ledger: %d rows were dropped in all", self._dropped)
         with self._wake:
             self._wake.notify_all()
+
+
+_NAMES = {
+    "raw_sample": ("power reading", "power readings"),
+    "execution": ("stage execution", "stage executions"),
+    "placement": ("placement decision", "placement decisions"),
+    "barrier": ("wait for offloaded rows", "waits for offloaded rows"),
+    "fault": ("fault", "faults"),
+    "metric": ("metric of the trainer", "metrics of the trainer"),
+    "evaluation": ("evaluation", "evaluations"),
+    "event": ("event", "events"),
+    "checkpoint": ("checkpoint", "checkpoints"),
+    "device": ("device", "devices"),
+    "node": ("machine", "machines"),
+    "edi": ("state of the EDI matrix", "states of the EDI matrix"),
+    "intensity": ("carbon intensity", "carbon intensities"),
+    "pue": ("PUE", "PUEs"),
+    "gear_choice": ("decision about the training stage", "decisions about the training stage"),
+}
+"""What rows of a table are called, one and several."""
+
+
+def told_drops(drops: Drops, *, now_unix_s: float, now_t_s: float) -> str:
+    """Say which rows were dropped, how many, and from when to when.
+
+    Args:
+        drops: at least one row.
+        now_unix_s: wall clock, s since 1970.
+        now_t_s: monotonic time at the same instant, s.
+    """
+    n = drops.n_rows
+    rows = "1 row" if n == 1 else f"{n} rows"
+    were = "was" if n == 1 else "were"
+    counts = sorted(drops.by_kind.items(), key=lambda item: (-item[1], item[0]))
+    kinds = ", ".join(_counted(kind, count) for kind, count in counts)
+    first, last = (
+        datetime.fromtimestamp(now_unix_s - (now_t_s - t_s), UTC)
+        for t_s in (drops.first_t_s, drops.last_t_s)
+    )
+    begin, end = f"{first:%Y-%m-%d %H:%M:%S}", f"{last:%Y-%m-%d %H:%M:%S}"
+    if begin == end:
+        span = f"of {begin} UTC"
+    else:
+        span = f"from {begin} to {end if first.date() != last.date() else end[11:]} UTC"
+    return f"{rows} of the run's record {were} dropped ({drops.why}): {kinds}, {span}"
+
+
+def _counted(kind: str, count: int) -> str:
+    one, several = _NAMES.get(kind, ("other row", "other rows"))
+    return f"{count} {one if count == 1 else several}"

@@ -13,19 +13,19 @@ is no training: its energy is in the report under idle.
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from ecorl.config import Config
 from ecorl.control import Command
 from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError, RunError
-from ecorl.loop.facts import count
-from ecorl.loop.opening import LoopPlan, open_runtime
-from ecorl.loop.stop_signals import StopSignals
+from ecorl.loop.opening import LoopPlan, count, open_runtime
 from ecorl.records import EvaluationPhase, EventKind, FaultEvent, FaultKind, Stage, StageWork
 from ecorl.report.sharing.files import write_footprint
 from ecorl.runtime.checkpoints import record_checkpoint
@@ -36,6 +36,47 @@ from ecorl.runtime.memory import host_peak_bytes, record_peak_memory, restart_ho
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.runs.notices import tell_end
 from ecorl.runtime.runs.record import ending_by, note_end
+
+
+class StopSignals:
+    """Remembers whether a signal has asked the training to stop.
+
+    Attributes:
+        by: name of the signal that asked; None while none did.
+    """
+
+    def __init__(self) -> None:
+        self.by: str | None = None
+        self._before: dict[int, Any] = {}
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a signal has come."""
+        return self.by is not None
+
+    def listen(self) -> None:
+        """Take the two signals over until one comes; the next one acts as it did before.
+
+        Raises:
+            ConfigError: outside of the main thread, where Python lets nobody do so.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise ConfigError("handle_signals", True, "False outside of the main thread")
+        for which in (signal.SIGINT, signal.SIGTERM):
+            self._before[which] = signal.signal(which, self._ask)
+
+    def leave(self) -> None:
+        """Give the signals back; safe to call twice."""
+        for which, handler in self._before.items():
+            # None: a handler that was not set from Python, which it cannot put back.
+            signal.signal(which, signal.SIG_DFL if handler is None else handler)
+        self._before.clear()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.by = signal.Signals(number).name
+        self.leave()
+        logger.warning("%s: training stops after this step; once more to stop at once", self.by)
+
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +184,7 @@ class MeasuredLoop:
     # ------------------------------------------------------------ steps
 
     def step(
-        self,
-        n_samples: int | None = None,
-        n_tokens: int | None = None,
-        **metrics: float | None,
+        self, n_samples: int | None = None, n_tokens: int | None = None, **metrics: float | None
     ) -> bool:
         """End a step and begin the next one; in between training waits, if it is to wait.
 
@@ -200,10 +238,7 @@ class MeasuredLoop:
         return self.goes_on
 
     def end_step(
-        self,
-        n_samples: int | None = None,
-        n_tokens: int | None = None,
-        **metrics: float | None,
+        self, n_samples: int | None = None, n_tokens: int | None = None, **metrics: float | None
     ) -> None:
         """End a step; see `step`.
 
@@ -243,10 +278,7 @@ class MeasuredLoop:
     # ------------------------------------------------------------ what else there is to record
 
     def evaluation(
-        self,
-        name: str,
-        values: Sequence[float | None],
-        phase: str = EvaluationPhase.AFTER,
+        self, name: str, values: Sequence[float | None], phase: str = EvaluationPhase.AFTER
     ) -> None:
         """Record the values of an evaluation, one an item, so that runs can be compared.
 

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ecorl.config import Config
-from ecorl.loop.facts import count, loop_facts, told_facts
 from ecorl.loop.measured_loop import MeasuredLoop
-from ecorl.loop.opening import LoopPlan, loop_config
-from ecorl.loop.processors import check_one_process
+from ecorl.loop.opening import (
+    LoopPlan,
+    check_one_process,
+    count,
+    loop_config,
+    loop_facts,
+    told_facts,
+)
 from ecorl.runtime.runs.record import check_overwrite
 
 _GO_ON = "start its script again, with the step of the checkpoint as from_step for ecorl.measure"
@@ -50,7 +55,7 @@ def measure(
         from_step: the last step that a checkpoint of yours holds, when training goes on from it:
             the record in the folder then goes on too. None or 0: a fresh start.
         facts: of the run, for its record, e.g. ``{"accumulation_steps": 4, "batch_size": 16}``;
-            see `ecorl.loop.facts.told_facts`. A record that goes on keeps its first ones.
+            see `ecorl.loop.opening.told_facts`. A record that goes on keeps its first ones.
         handle_signals: whether SIGINT (Ctrl-C) and SIGTERM end the training in good order: a wait
             ends, and `MeasuredLoop.step` returns False behind the step under way; the next signal
             acts as usual. Otherwise they do what they do without ecorl: Ctrl-C raises

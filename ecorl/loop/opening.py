@@ -1,23 +1,106 @@
-"""Opens the record of a loop and starts its runtime: a fresh run, or one to go on with."""
+"""Opens the record of a loop, with its facts, and starts its runtime."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ecorl.config import Config, StaticPolicyConfig, load_config
+from ecorl.config import Config, NvmlSourceConfig, StaticPolicyConfig, load_config
 from ecorl.edi import EdiMatrix
+from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE, LedgerReader
-from ecorl.loop.processors import training_side
-from ecorl.runtime.building import build_runtime
+from ecorl.ledger.nodes import NODE
 from ecorl.runtime.checkpoints import STATE_FILE, read_state
+from ecorl.runtime.local import build_runtime
 from ecorl.runtime.protocol import Runtime
+from ecorl.runtime.runs.found import GO_ON, ORIGIN
 from ecorl.runtime.runs.notices import tell_start
-from ecorl.runtime.runs.record import AttachedRun
+from ecorl.runtime.runs.record import AttachedRun, run_facts
+from ecorl.runtime.training import TrainingSide
+
+_KEPT_AS = {
+    "accumulation_steps": "gradient_accumulation_steps",
+    "batch_size": "per_device_train_batch_size",
+    "effective_batch": "effective_batch_size",
+}
+"""Facts that count, by the names under which the record keeps them."""
+
+_RESERVED = (ORIGIN, GO_ON, NODE)
+_PACKAGES = ("torch", "transformers", "numpy", "jax")
+
+
+def told_facts(facts: Mapping[str, object]) -> dict[str, str]:
+    """Check the facts that a user gives, and write them as the record keeps them.
+
+    ``accumulation_steps``, ``batch_size`` (rows of one backward pass) and ``effective_batch`` (rows
+    of one optimizer step) are kept as ``gradient_accumulation_steps``,
+    ``per_device_train_batch_size`` and ``effective_batch_size``; the last is the product of the
+    others where it is not given. All others keep their names.
+
+    Args:
+        facts: by name; a value of None is left out.
+
+    Raises:
+        ConfigError: for a count that is none, counts that contradict each other, or a name that
+            the record uses itself.
+    """
+    given = {name: value for name, value in facts.items() if value is not None}
+    for name in _RESERVED:
+        if name in given:
+            raise ConfigError(
+                f"facts.{name}", given[name], "another name: the record uses this one"
+            )
+    counted = {name for pair in _KEPT_AS.items() for name in pair}
+    for name in given.keys() & counted:
+        given[name] = count(f"facts.{name}", given[name])
+    known = {_KEPT_AS.get(name, name): value for name, value in given.items()}
+    steps, rows, both = (known.get(name) for name in _KEPT_AS.values())
+    if isinstance(steps, int) and isinstance(rows, int):
+        if both is not None and both != steps * rows:
+            allowed = f"{steps * rows}, accumulation_steps {steps} times batch_size {rows}"
+            raise ConfigError("facts.effective_batch", both, allowed)
+        known["effective_batch_size"] = steps * rows
+    return {name: str(value) for name, value in known.items()}
+
+
+def loop_facts(trainer: str, go_on: str, facts: Mapping[str, str]) -> dict[str, str]:
+    """Put together what the head of a loop's record says.
+
+    Args:
+        trainer: what trains, in words.
+        go_on: how a run that was cut off is gone on with, in words.
+        facts: what the user says, from `told_facts`.
+    """
+    own = run_facts("", "", _PACKAGES)
+    own = {name: value for name, value in own.items() if value}
+    return {"trainer": trainer, **own, **facts, GO_ON: go_on}
+
+
+def count(key: str, value: object, least: int = 1) -> int:
+    """Check a count.
+
+    Args:
+        key: what it is given as, for the error.
+        value: what was given; NumPy's whole numbers serve as well.
+        least: the smallest that is allowed.
+
+    Raises:
+        ConfigError: when it is no whole number, or too small.
+    """
+    allowed = f"a whole number, {least} or more"
+    if isinstance(value, bool | str) or not hasattr(value, "__index__"):
+        raise ConfigError(key, value, allowed)
+    number = int(value.__index__())
+    if number < least:
+        raise ConfigError(key, value, allowed)
+    return number
+
 
 logger = logging.getLogger(__name__)
 
@@ -119,10 +202,73 @@ def _edi_at(folder: Path, step: int) -> EdiMatrix | None:
     """The EDI matrix as it was at the checkpoint of a step; None where nobody kept it."""
     if not step or not (folder / LEDGER_FILE).is_file():
         return None
-    with contextlib.closing(LedgerReader(folder)) as reader:
+    with LedgerReader(folder) as reader:
         saved = [Path(c.path) for c in reader.checkpoints() if c.iteration == step]
     for path in reversed(saved):
         if (path / STATE_FILE).is_file():
             return read_state(path)[1]
     logger.warning("no checkpoint of step %d has %s: the EDI matrix starts anew", step, STATE_FILE)
     return None
+
+
+def check_one_process() -> None:
+    """Refuse to measure one of several training processes.
+
+    One that stands still would leave the others waiting in an exchange that may time out.
+
+    Raises:
+        ConfigError: when the process is one of several.
+    """
+    torch = sys.modules.get("torch")
+    told = os.environ.get("WORLD_SIZE", "1")
+    if torch is not None and torch.distributed.is_available():
+        dist = torch.distributed
+        told = str(dist.get_world_size()) if dist.is_initialized() else told
+    if told != "1":
+        allowed = "1: a loop over several processes is not measured yet, a trainer of TRL's is"
+        raise ConfigError("WORLD_SIZE", told, allowed)
+
+
+def training_side(config: Config) -> TrainingSide:
+    """Describe the devices on which this process trains.
+
+    It trains on GPUs if PyTorch has begun to use one, or if the config reads their power by NVML
+    (a loop without PyTorch); else on the host. A model has to be on its GPU before this is asked.
+
+    Args:
+        config: of the run; ``devices.n_gpus`` tells how many GPUs the loop uses.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        if torch.cuda.is_initialized():
+            gpus = _used_gpus(torch, config.devices.n_gpus)
+            return TrainingSide("cuda", _uuids(torch, gpus), fence=wait_for_gpus)
+        logger.warning(
+            "PyTorch has not begun to use a GPU: the loop counts as one on the CPU; move the model "
+            "to its GPU before ecorl.measure if it trains there"
+        )
+    if isinstance(config.telemetry.gpu, NvmlSourceConfig):
+        return TrainingSide("cuda", fence=wait_for_gpus)
+    return TrainingSide("cpu", fence=wait_for_gpus)
+
+
+def wait_for_gpus() -> None:
+    """Wait until the GPU has done all that PyTorch launched; at once where PyTorch uses none."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _used_gpus(torch: Any, n_gpus: int) -> range:
+    """Numbers of the GPUs that the loop uses: the current one, or the first of several."""
+    current = int(torch.cuda.current_device())
+    if n_gpus == 1:
+        return range(current, current + 1)
+    return range(min(n_gpus, int(torch.cuda.device_count())))
+
+
+def _uuids(torch: Any, gpus: range) -> tuple[str, ...]:
+    """UUIDs as NVML writes them: CUDA and NVML number GPUs differently."""
+    found = [getattr(torch.cuda.get_device_properties(gpu), "uuid", None) for gpu in gpus]
+    named = [str(uuid) for uuid in found if uuid is not None]
+    return tuple(u if u.startswith(("GPU-", "MIG-")) else f"GPU-{u}" for u in named)

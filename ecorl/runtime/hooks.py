@@ -31,10 +31,7 @@ class StageHooks(ABC):
     """
 
     def __init__(
-        self,
-        training: TrainingSide,
-        clock: HookClock,
-        device_ids: tuple[str, ...] | None = None,
+        self, training: TrainingSide, clock: HookClock, device_ids: tuple[str, ...] | None = None
     ) -> None:
         self.training, self.clock, self._device_ids = training, clock, device_ids
 

@@ -1,4 +1,4 @@
-"""The event path in one process: what happens when a stage starts and when it ends.
+"""`build_runtime`, and the event path in one process: a stage starts, and ends.
 
     on_stage_start   snapshot -> state -> placement            (ledger: decision)
     submit           batch -> engine                            (inference that leaves the GPU)
@@ -18,21 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecorl import config as cfg
+from ecorl.config import Config, RayRuntimeConfig
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.edi import EdiMatrix
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.engines.registry import build_engine, missing_bitstream
 from ecorl.engines.validate import EngineBoundary
 from ecorl.ledger import Ledger
-from ecorl.records import (
-    EventKind,
-    FaultEvent,
-    FaultKind,
-    Role,
-    StageWork,
-    place_name,
-    stage_of,
-)
+from ecorl.records import EventKind, FaultEvent, FaultKind, Role, StageWork, place_name, stage_of
 from ecorl.runtime.control.governor import governs
 from ecorl.runtime.equipment.accelerator import accelerator_profile
 from ecorl.runtime.equipment.hardware import card_power, gpu_path, stays_on_gpu
@@ -41,9 +34,9 @@ from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.kept_models import dtype_objection, reason_of, warn
 from ecorl.runtime.monitor import NodeMonitor
 from ecorl.runtime.overhead import HookClock
+from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.scheduling.iterations import new_iteration
-from ecorl.runtime.scheduling.lane_places import lane_place
-from ecorl.runtime.scheduling.offload import OffloadLane
+from ecorl.runtime.scheduling.offload import OffloadLane, lane_place
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
 from ecorl.runtime.training import FrozenModel, KeptModel, TrainingSide, this_node
 
@@ -297,3 +290,32 @@ class LocalRuntime(StageHooks):
     def totals(self) -> RunTotals:
         """Energy of the run so far."""
         return self._scheduler.totals()
+
+
+def build_runtime(
+    config: Config,
+    ledger: Ledger,
+    training: TrainingSide,
+    *,
+    edi: EdiMatrix | None = None,
+    before: RunTotals | None = None,
+) -> Runtime:
+    """Make the runtime of ``[runtime]``; it is not started yet.
+
+    Args:
+        config: the run's configuration.
+        ledger: the run's record, open. From here on it is the runtime's: write to its `record`.
+        training: what the framework's adapter says of its processes.
+        edi: a matrix to go on with (a resumed run).
+        before: what earlier attempts of the run have drawn.
+
+    Raises:
+        UserError: for a profile, policy or engine that cannot be used, or a cluster that is not
+            there.
+    """
+    if isinstance(config.runtime, RayRuntimeConfig):
+        # Imported here: without a cluster no one needs Ray.
+        from ecorl.runtime.ray.runtime import RayRuntime
+
+        return RayRuntime(config, ledger, training, edi=edi, before=before)
+    return LocalRuntime(config, ledger, training, edi=edi, before=before)

@@ -26,8 +26,7 @@ from ecorl.records import (
     StageResult,
     weakest,
 )
-from ecorl.runtime.energy.held_devices import DeviceWindow
-from ecorl.runtime.energy.stage_edges import StageEdges
+from ecorl.runtime.energy.held_devices import DeviceWindow, StageEdges
 from ecorl.runtime.energy.stage_energy import PATIENCE_S, StageAccounts
 from ecorl.runtime.handles import Span
 from ecorl.telemetry.sampling.sampler import Sampler
@@ -123,24 +122,19 @@ class Monitor(Protocol):
     @property
     def node(self) -> str:
         """Name of the machine."""
-        ...
 
     @property
     def ahead_s(self) -> float:
         """How far the machine's monotonic clock is ahead of the scheduler's, s."""
-        ...
 
     def power(self) -> NodePower:
         """What the machine's devices draw now, as far as it is known here."""
-        ...
 
     def drawn(self) -> NodeEnergy:
         """What they have drawn so far, as far as it is known here."""
-        ...
 
     def gpu_path_ids(self) -> tuple[str, ...]:
         """Ids of the machine's metered devices of the GPU path, as far as they are known."""
-        ...
 
     def device(self, record: DeviceRecord) -> None:
         """Record a device whose power is not read.
@@ -148,7 +142,6 @@ class Monitor(Protocol):
         Args:
             record: the device.
         """
-        ...
 
     def hold(self, serial: int, spans: Sequence[Span], role: Role | None = None) -> None:
         """Note which devices an execution that is under way has held so far, and holds now.
@@ -158,7 +151,6 @@ class Monitor(Protocol):
             spans: all of them; those that are under way end at infinity.
             role: what is executed; None where that is not known.
         """
-        ...
 
     def add(self, serial: int, result: StageResult, spans: Sequence[Span]) -> None:
         """Account a finished execution.
@@ -168,7 +160,6 @@ class Monitor(Protocol):
             result: the execution; without an energy it gets that of its spans.
             spans: which devices it held when; empty where nothing meters it.
         """
-        ...
 
     def drop(self, serial: int) -> None:
         """Note that an execution will never be accounted.
@@ -176,11 +167,9 @@ class Monitor(Protocol):
         Args:
             serial: of the execution.
         """
-        ...
 
     def settle(self) -> None:
         """Account the executions whose readings have come in."""
-        ...
 
 
 class NodeMonitor:

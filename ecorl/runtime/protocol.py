@@ -21,12 +21,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from ecorl.control import AS_IT_IS, GearChoice, TrainingStage
 from ecorl.engines.packing import PackedTokens
 from ecorl.engines.protocol import ScoreBatch
-from ecorl.records import (
-    EventKind,
-    FaultEvent,
-    Role,
-    StageWork,
-)
+from ecorl.records import EventKind, FaultEvent, Role, StageWork
 from ecorl.runtime.handles import Float32, Iteration, Landed, PlacedStage, RunTotals, Span, StageRun
 from ecorl.runtime.overhead import HookClock
 from ecorl.runtime.training import TrainingSide
@@ -48,11 +43,9 @@ class RecordWriter(Protocol):
             kind: what happened.
             detail: one sentence about it.
         """
-        ...
 
     def fault(self, f: FaultEvent) -> None:
         """Record something that went wrong and was survived."""
-        ...
 
     def metric(self, iteration: int, name: str, value: float | None) -> None:
         """Record one scalar of the trainer.
@@ -62,7 +55,6 @@ class RecordWriter(Protocol):
             name: e.g. ``reward``.
             value: None or NaN when it is missing.
         """
-        ...
 
     def evaluation(self, name: str, phase: str, values: Sequence[float | None]) -> None:
         """Record per-item values of one evaluation.
@@ -72,7 +64,6 @@ class RecordWriter(Protocol):
             phase: when, e.g. ``before``.
             values: one an item.
         """
-        ...
 
     def checkpoint(self, iteration: int, path: str) -> None:
         """Record a checkpoint of the trainer.
@@ -81,7 +72,6 @@ class RecordWriter(Protocol):
             iteration: the last one whose work it holds.
             path: its folder.
         """
-        ...
 
     def edi(self, json: str) -> None:
         """Record the EDI matrix.
@@ -89,7 +79,6 @@ class RecordWriter(Protocol):
         Args:
             json: as `Runtime.edi_json` gives it.
         """
-        ...
 
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until all that was recorded before is on disk.
@@ -100,11 +89,9 @@ class RecordWriter(Protocol):
         Returns:
             Whether all of it is.
         """
-        ...
 
     def close(self) -> None:
         """End the record; safe to call twice. What comes later is dropped."""
-        ...
 
 
 @runtime_checkable
@@ -121,17 +108,14 @@ class Runtime(Protocol):
     @property
     def is_head(self) -> bool:
         """Whether this process keeps the record; of several training processes one does."""
-        ...
 
     @property
     def is_governed(self) -> bool:
         """Whether `tick` ever asks for anything but to go on."""
-        ...
 
     @property
     def record(self) -> RecordWriter:
         """The run's record."""
-        ...
 
     def start(self) -> None:
         """Load the engines and start sampling.
@@ -142,11 +126,9 @@ class Runtime(Protocol):
             UserError: for a mistake in the configuration, or a recording that is not there.
             EngineError: when an accelerator worker cannot be placed on the cluster.
         """
-        ...
 
     def close(self) -> None:
         """Record what waits for readings, stop sampling, end the engines; safe to call twice."""
-        ...
 
     def begin_iteration(self, number: int, batch: int | None = None) -> Iteration:
         """Open an iteration; those that were opened before stay open.
@@ -156,7 +138,6 @@ class Runtime(Protocol):
             batch: 0-based number of the rollout batch that is generated in it; by default one
                 batch an iteration.
         """
-        ...
 
     def on_stage_start(
         self,
@@ -174,7 +155,6 @@ class Runtime(Protocol):
             may_offload: False when only the GPU path can take this call of the stage.
             starts_now: False when the GPU path would come to it later: `restart` starts its clock.
         """
-        ...
 
     def restart(self, run: StageRun) -> None:
         """Start the clock of a stage on the GPU path, which comes to it only now.
@@ -182,7 +162,6 @@ class Runtime(Protocol):
         Args:
             run: from `on_stage_start`.
         """
-        ...
 
     def pause(self, run: StageRun) -> None:
         """Stop the clock of a stage on the GPU path while another one runs; `restart` goes on.
@@ -190,7 +169,6 @@ class Runtime(Protocol):
         Args:
             run: from `on_stage_start`.
         """
-        ...
 
     def on_stage_end(self, run: StageRun, work: StageWork | None = None) -> None:
         """Record a stage that ran on the GPU path.
@@ -199,7 +177,6 @@ class Runtime(Protocol):
             run: from `on_stage_start`.
             work: the work as it turned out, when it was not known before (generation).
         """
-        ...
 
     def account(self, stage: PlacedStage, spans: Sequence[Span], node: str) -> None:
         """Record a stage of the GPU path that is over, of whatever process.
@@ -209,7 +186,6 @@ class Runtime(Protocol):
             spans: which devices it held when.
             node: the machine that they are of.
         """
-        ...
 
     def submit(self, run: StageRun, batch: Callable[[], ScoreBatch]) -> bool:
         """Send the rows of a placed stage to its engine; returns at once.
@@ -224,7 +200,6 @@ class Runtime(Protocol):
             process, what goes wrong there shows at `land`: then all rows are bad, and the fault is
             recorded once.
         """
-        ...
 
     def land(self, run: StageRun) -> Landed:
         """Wait for a submitted batch at the completion barrier of its iteration.
@@ -235,7 +210,6 @@ class Runtime(Protocol):
         Raises:
             EngineError: when they were not.
         """
-        ...
 
     def fill(self, run: StageRun, landed: Landed, exact: ExactRows) -> list[Float32]:
         """Answer the bad rows on the exact path.
@@ -248,15 +222,12 @@ class Runtime(Protocol):
         Returns:
             One float32 scalar array or vector a row, in the order of the batch.
         """
-        ...
 
     def forget(self, run: StageRun) -> None:
         """Give up a stage that will not end: an exception has cut its iteration short."""
-        ...
 
     def offloads(self, role: Role) -> bool:
         """Whether an engine for this role is loaded and not retired."""
-        ...
 
     def machine_name(self, host: str) -> str:
         """Name of a machine of the trainer in device ids and in the record; after `start`.
@@ -264,11 +235,9 @@ class Runtime(Protocol):
         Args:
             host: its host name, as `this_node` spells it there.
         """
-        ...
 
     def checkpoint(self, role: Role) -> Path | None:
         """Checkpoint folder that a role's engine was loaded from, or None without an engine."""
-        ...
 
     def retire(self, role: Role, why: str) -> None:
         """Take a role back to the GPU path for the rest of the run.
@@ -277,11 +246,9 @@ class Runtime(Protocol):
             role: the role.
             why: one sentence for the record.
         """
-        ...
 
     def refreshing(self, role: Role) -> bool:
         """Whether a role's engine is taking over weights just now."""
-        ...
 
     def refresh(self, role: Role, checkpoint: Path) -> None:
         """Give a role's engine the weights of its refreshed model; returns at once.
@@ -292,11 +259,9 @@ class Runtime(Protocol):
             role: whose model was refreshed.
             checkpoint: the model as it is now; it must stay where it is.
         """
-        ...
 
     def settle(self) -> None:
         """Record executions whose power readings have come in; call between iterations."""
-        ...
 
     def tick(
         self,
@@ -316,15 +281,12 @@ class Runtime(Protocol):
             is_stopping: whether training was asked to stop, by a signal for instance.
             stage: what the training stage did in the last step, and what it can be told to do.
         """
-        ...
 
     def edi_json(self) -> str:
         """The EDI matrix as JSON, whole even while readings come in."""
-        ...
 
     def totals(self) -> RunTotals:
         """Energy of the run so far."""
-        ...
 
 
 def join(
@@ -345,3 +307,32 @@ def join(
     if note is not None and landed.packing is not None:
         note(landed.packing)
     return runtime.fill(run, landed, exact)
+
+
+class NoRecord:
+    """The record of a process that keeps none: rank 0 notes everything."""
+
+    def event(self, kind: EventKind, detail: str) -> None:
+        """Do nothing."""
+
+    def fault(self, f: FaultEvent) -> None:
+        """Do nothing."""
+
+    def metric(self, iteration: int, name: str, value: float | None) -> None:
+        """Do nothing."""
+
+    def evaluation(self, name: str, phase: str, values: Sequence[float | None]) -> None:
+        """Do nothing."""
+
+    def checkpoint(self, iteration: int, path: str) -> None:
+        """Do nothing."""
+
+    def edi(self, json: str) -> None:
+        """Do nothing."""
+
+    def flush(self, timeout_s: float = 30.0) -> bool:
+        """Do nothing; there is nothing to wait for."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -54,14 +54,6 @@ class _OpenCall:
 
 
 @dataclass(slots=True)
-class _Open:
-    """What has begun and not ended: nothing of it may outlive the batch that it belongs to."""
-
-    calls: list[_OpenCall] = field(default_factory=list)
-    runs: dict[int, StageRun] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class GeneratedRows:
     """Rows that were generated.
 
@@ -135,7 +127,9 @@ class Rollout:
         self.sample_ids: tuple[str, ...] = ()
         self.last_work: StageWork | None = None
         self.barrier_ahead = False
-        self._open = _Open()
+        # What has begun and not ended: nothing of it may outlive the batch that it belongs to.
+        self._calls: list[_OpenCall] = []
+        self._runs: dict[int, StageRun] = {}
         self._training: StageRun | None = None
         self._n_batches = 0
         self._n_generated = 0
@@ -210,7 +204,7 @@ class Rollout:
         run = self.runtime.on_stage_start(
             self.iteration, work, may_offload=may_offload, starts_now=not is_deferred
         )
-        self._open.runs[run.stage.serial] = run
+        self._runs[run.stage.serial] = run
         return run
 
     def restart(self, run: StageRun) -> None:
@@ -242,7 +236,7 @@ class Rollout:
                 has not run, and is forgotten.
         """
         if not spans:
-            self._open.runs.pop(part.stage.serial, None)
+            self._runs.pop(part.stage.serial, None)
             self.runtime.forget(part)
             return
         whole.earlier[:] = without(whole.earlier, spans)
@@ -257,7 +251,7 @@ class Rollout:
             run: from `start` or `submit`.
             work: the work as it turned out, when it was not known before.
         """
-        self._open.runs.pop(run.stage.serial, None)
+        self._runs.pop(run.stage.serial, None)
         self.runtime.on_stage_end(run, work)
 
     # ------------------------------------------------------------ inference of frozen models
@@ -271,7 +265,7 @@ class Rollout:
             role: of the model that is called.
             n_rows: rows of the call.
         """
-        waits = any(item.call.work.role == role for item in self._open.calls)
+        waits = any(item.call.work.role == role for item in self._calls)
         return self.barrier_ahead and not waits and n_rows == len(self.sample_ids)
 
     def submit(self, call: InferenceCall, *, may_offload: bool = True) -> StageRun:
@@ -289,7 +283,7 @@ class Rollout:
         if run.placement.on_gpu:
             return run
         if self.runtime.submit(run, call.batch):
-            self._open.calls.append(_OpenCall(call, run))
+            self._calls.append(_OpenCall(call, run))
         elif not call.is_deferred:
             self.runtime.restart(run)
         return run
@@ -301,19 +295,19 @@ class Rollout:
             stage: reward or reference, with all its roles; nothing happens when no call of it is
                 under way.
         """
-        ready = [item for item in self._open.calls if item.call.work.stage is stage]
-        self._open.calls = [item for item in self._open.calls if item.call.work.stage is not stage]
+        ready = [item for item in self._calls if item.call.work.stage is stage]
+        self._calls = [item for item in self._calls if item.call.work.stage is not stage]
         for item in ready:
             rows = join(self.runtime, item.run, item.call.exact, item.call.note)
-            self._open.runs.pop(item.run.stage.serial, None)
+            self._runs.pop(item.run.stage.serial, None)
             with self.runtime.clock:
                 item.call.deliver(rows)
 
     def _forget(self) -> None:
         """Drop what is under way; answers that still come will be ignored."""
-        for run in self._open.runs.values():
+        for run in self._runs.values():
             self.runtime.forget(run)
-        self._open = _Open()
+        self._calls, self._runs = [], {}
 
     # ------------------------------------------------------------ evaluation
 

@@ -37,14 +37,11 @@ from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.records import Stage
 from ecorl.serve.access import behind, is_allowed, is_same
 from ecorl.serve.batcher import MicroBatcher
-from ecorl.serve.body_reader import BodyReader
-from ecorl.serve.http_errors import DRAINING, HttpError
+from ecorl.serve.http_errors import DRAINING, BodyReader, HttpError
 from ecorl.serve.metrics import CONTENT_TYPE, ServiceMetrics
-from ecorl.serve.parsing import BodyParser, ScoreRows, one_line
-from ecorl.serve.responses import Answer, as_json, dump
-from ecorl.serve.row_queue import PendingRequest
+from ecorl.serve.parsing import BodyParser, ScoreRows, TextParser, one_line
+from ecorl.serve.responses import Answer, PendingRequest, as_json, as_rewards, dump
 from ecorl.serve.settings import ServedModel, ServeSettings
-from ecorl.serve.texts import TextParser, as_rewards
 
 logger = logging.getLogger(__name__)
 
@@ -253,9 +250,8 @@ class ScoringService:
 
     def _too_late(self) -> HttpError:
         message = f"no answer within {self.settings.wait_s:g} s"
-        faults = self.batcher.faults
-        if faults.in_a_row:
-            message += one_line(f": the engine failed: {faults.last}")
+        if self.batcher.n_faults_in_a_row:
+            message += one_line(f": the engine failed: {self.batcher.last_fault}")
         return HttpError(503, message, "wait_over", retry_after_s=1)
 
     def _check_stage(self, asked: Stage) -> None:
@@ -318,7 +314,8 @@ class ScoringService:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def _health(self, request: Request) -> Response:
-        faults, available = self.batcher.faults, self._lane.available
+        available, n_faults = self._lane.available, self.batcher.n_faults
+        in_a_row = self.batcher.n_faults_in_a_row
         state = "ok"
         if self.failure is not None:
             state = "failed"
@@ -326,7 +323,7 @@ class ScoringService:
             state = "draining"
         elif not available:
             state = "engine unavailable"
-        elif faults.in_a_row:
+        elif in_a_row:
             state = "engine failing"
         data = {
             "status": state,
@@ -336,7 +333,7 @@ class ScoringService:
                 "accepted": self.batcher.n_accepted,
                 "unanswered": self.batcher.n_unanswered,
             },
-            "engine": {"available": available, "faults": faults.n, "in_a_row": faults.in_a_row},
+            "engine": {"available": available, "faults": n_faults, "in_a_row": in_a_row},
         }
         return _json(dump(data), 503 if self.batcher.draining or not available else 200)
 
@@ -354,10 +351,8 @@ class ScoringService:
         else:
             # A client may have put its token into a wrong path; no error shows it.
             shown = "(with the token)" if self._token and self._token in path else repr(path)
-            message, kind = (
-                f"path = {shown}: allowed is one of {', '.join(_PATHS)}",
-                "unknown_path",
-            )
+            message = f"path = {shown}: allowed is one of {', '.join(_PATHS)}"
+            kind = "unknown_path"
         self.metrics.refused.labels(kind).inc()
         return _error(HttpError(error.status_code, message, kind, headers=error.headers))
 

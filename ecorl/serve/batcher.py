@@ -13,7 +13,6 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ecorl.engines.lanes.threaded import AsyncEngine, Result
 from ecorl.engines.protocol import EngineReport, Float32, ScoreBatch
@@ -22,8 +21,7 @@ from ecorl.errors import EcorlError, EngineTimeout, InvalidResult
 from ecorl.serve.http_errors import HttpError, draining
 from ecorl.serve.metrics import ServiceMetrics
 from ecorl.serve.parsing import ScoreRows
-from ecorl.serve.responses import UNKNOWN, Answer, share_of
-from ecorl.serve.row_queue import PendingRequest, RowQueue, WaitingRow
+from ecorl.serve.responses import UNKNOWN, Answer, PendingRequest, RowQueue, WaitingRow, share_of
 from ecorl.serve.settings import ServeSettings
 
 logger = logging.getLogger(__name__)
@@ -39,21 +37,6 @@ _LONGEST_RETRY_S = 60
 """Upper bound of the retry time, s: the estimate rests on a single micro-batch. Assumed."""
 
 
-@dataclass(slots=True)
-class EngineFaultCounts:
-    """Failures of the engine.
-
-    Attributes:
-        n: micro-batches on which it failed.
-        in_a_row: failures since the last good micro-batch.
-        last: class and text of the last error.
-    """
-
-    n: int = 0
-    in_a_row: int = 0
-    last: str | None = None
-
-
 class MicroBatcher:
     """Gathers rows into micro-batches, submits them to the engine and hands the results back.
 
@@ -63,14 +46,17 @@ class MicroBatcher:
         metrics: the counters to update.
 
     Attributes:
-        faults: failures of the engine.
+        n_faults: micro-batches on which the engine failed.
+        n_faults_in_a_row: failures since the last good micro-batch.
+        last_fault: class and text of the last error.
         n_accepted: accepted requests.
         n_withdrawn: accepted requests whose clients went away before the response.
         n_failed: accepted requests that got an error because the engine failed or took too long.
     """
 
     def __init__(self, lane: AsyncEngine, settings: ServeSettings, metrics: ServiceMetrics) -> None:
-        self.faults = EngineFaultCounts()
+        self.n_faults = self.n_faults_in_a_row = 0
+        self.last_fault: str | None = None
         self._lane, self._settings, self._metrics = lane, settings, metrics
         self._queue = RowQueue()
         self._pending: set[PendingRequest] = set()
@@ -159,7 +145,12 @@ class MicroBatcher:
             pending: the request; nothing happens when it has been answered.
             refusal: what its client is told.
         """
-        self._refuse(pending, refusal)
+        if pending.future.done():
+            return
+        pending.future.set_exception(refusal)
+        self.n_failed += 1
+        self._metrics.rows.labels("failed").inc(pending.n_left)
+        self._settle(pending)
 
     def drain(self) -> None:
         """Refuse further requests, and answer the accepted ones without waiting for batch-mates."""
@@ -186,7 +177,7 @@ class MicroBatcher:
         finally:
             self.drain()
             for pending in tuple(self._pending):
-                self._refuse(pending, HttpError(503, "the service has stopped", "stopped"))
+                self.give_up(pending, HttpError(503, "the service has stopped", "stopped"))
 
     async def _gather(self) -> None:
         """Wait for a row, then for its batch-mates until its delay is over."""
@@ -230,7 +221,7 @@ class MicroBatcher:
         finally:
             self._last_batch_s = time.monotonic() - start_s
             self._metrics.engine_s.observe(self._last_batch_s)
-        self.faults.in_a_row = 0
+        self.n_faults_in_a_row = 0
         self._metrics.device(report)
         self._deliver(rows, values, report)
 
@@ -281,16 +272,16 @@ class MicroBatcher:
 
         Where the engine is not available any more, that was not the fault of any row.
         """
-        self.faults.n += 1
-        self.faults.in_a_row += 1
-        self.faults.last = f"{type(error).__name__}: {error}"
+        self.n_faults += 1
+        self.n_faults_in_a_row += 1
+        self.last_fault = f"{type(error).__name__}: {error}"
         self._metrics.faults.inc()
         affected: dict[PendingRequest, list[WaitingRow]] = {}
         for row in rows:
             if not row.pending.future.done():  # else withdrawn
                 affected.setdefault(row.pending, []).append(row)
-        logger.warning("the engine failed on %d requests: %s", len(affected), self.faults.last)
-        message = " ".join(f"the engine failed: {self.faults.last}".split())
+        logger.warning("the engine failed on %d requests: %s", len(affected), self.last_fault)
+        message = " ".join(f"the engine failed: {self.last_fault}".split())
         for pending, its_rows in affected.items():
             if pending.patient and not self._lane.available:
                 self._pause(its_rows, _UNAVAILABLE_S)
@@ -298,7 +289,7 @@ class MicroBatcher:
                 self._pause(its_rows, _PAUSES_S[pending.n_faults])
                 pending.n_faults += 1
             else:
-                self._refuse(pending, HttpError(503, message, "engine_fault", retry_after_s=1))
+                self.give_up(pending, HttpError(503, message, "engine_fault", retry_after_s=1))
 
     def _pause(self, rows: Sequence[WaitingRow], pause_s: float) -> None:
         """Take rows back into the queue after a pause."""
@@ -315,14 +306,6 @@ class MicroBatcher:
         self._n_paused -= len(rows)
         self._queue.put_back(rows)
         self._queue_changed()
-
-    def _refuse(self, pending: PendingRequest, refusal: HttpError) -> None:
-        if pending.future.done():
-            return
-        pending.future.set_exception(refusal)
-        self.n_failed += 1
-        self._metrics.rows.labels("failed").inc(pending.n_left)
-        self._settle(pending)
 
     def _settle(self, pending: PendingRequest) -> None:
         self._pending.discard(pending)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -19,54 +21,36 @@ class ServiceMetrics:
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()
-        self.requests = Counter(
-            "ecorl_serve_requests", "Answered requests.", ("path", "status"), registry=own
-        )
-        self.refused = Counter(
-            "ecorl_serve_refused", "Requests without scores, by why.", ("reason",), registry=own
-        )
-        self.unread = Counter(
-            "ecorl_serve_unread", "Answers that their clients did not read in time.", registry=own
-        )
-        self.rows = Counter(
-            "ecorl_serve_rows",
+        counter, gauge = partial(Counter, registry=own), partial(Gauge, registry=own)
+        sizes = partial(Histogram, registry=own)
+        seconds = partial(Histogram, registry=own, buckets=_SECONDS)
+        self.requests = counter("ecorl_serve_requests", "Answered requests.", ("path", "status"))
+        told = "Requests without scores, by why."
+        self.refused = counter("ecorl_serve_refused", told, ("reason",))
+        told = "Answers that their clients did not read in time."
+        self.unread = counter("ecorl_serve_unread", told)
+        told = (
             "Rows: answered, without_answer (the engine gave no usable number), failed (with their "
-            "batch), withdrawn (the client went away).",
-            ("outcome",),
-            registry=own,
+            "batch), withdrawn (the client went away)."
         )
-        self.tokens = Counter(
-            "ecorl_serve_tokens", "Tokens of rows that the engine was given.", registry=own
-        )
-        self.queue_rows = Gauge("ecorl_serve_queue_rows", "Rows that wait.", registry=own)
-        self.batch_rows = Histogram(
-            "ecorl_serve_batch_rows", "Rows of a micro-batch.", buckets=_ROWS, registry=own
-        )
-        self.batch_tokens = Histogram(
-            "ecorl_serve_batch_tokens", "Tokens of a micro-batch.", buckets=_TOKENS, registry=own
-        )
-        self.request_s = Histogram(
-            "ecorl_serve_request_seconds",
-            "Request to answer, measured.",
-            ("path",),
-            buckets=_SECONDS,
-            registry=own,
-        )
-        self.engine_s = Histogram(
-            "ecorl_serve_engine_seconds",
-            "A micro-batch in the engine on this host, measured.",
-            buckets=_SECONDS,
-            registry=own,
-        )
-        self.faults = Counter(
-            "ecorl_serve_engine_faults", "Micro-batches that the engine failed on.", registry=own
-        )
-        self.draining = Gauge("ecorl_serve_draining", "1 after the signal to stop.", registry=own)
-        self._device_s = self._of_device("seconds", "Time of the device, where it tells.")
-        self._device_j = self._of_device("energy_joules", "Energy of the device, where it tells.")
-
-    def _of_device(self, name: str, text: str) -> Counter:
-        return Counter(f"ecorl_serve_device_{name}", text, ("provenance",), registry=self._registry)
+        self.rows = counter("ecorl_serve_rows", told, ("outcome",))
+        self.tokens = counter("ecorl_serve_tokens", "Tokens of rows that the engine was given.")
+        self.queue_rows = gauge("ecorl_serve_queue_rows", "Rows that wait.")
+        told = "Rows of a micro-batch."
+        self.batch_rows = sizes("ecorl_serve_batch_rows", told, buckets=_ROWS)
+        told = "Tokens of a micro-batch."
+        self.batch_tokens = sizes("ecorl_serve_batch_tokens", told, buckets=_TOKENS)
+        told = "Request to answer, measured."
+        self.request_s = seconds("ecorl_serve_request_seconds", told, ("path",))
+        told = "A micro-batch in the engine on this host, measured."
+        self.engine_s = seconds("ecorl_serve_engine_seconds", told)
+        told = "Micro-batches that the engine failed on."
+        self.faults = counter("ecorl_serve_engine_faults", told)
+        self.draining = gauge("ecorl_serve_draining", "1 after the signal to stop.")
+        told = "Time of the device, where it tells."
+        self._device_s = counter("ecorl_serve_device_seconds", told, ("provenance",))
+        told = "Energy of the device, where it tells."
+        self._device_j = counter("ecorl_serve_device_energy_joules", told, ("provenance",))
 
     def device(self, report: EngineReport) -> None:
         """Add the device time and energy of a micro-batch."""

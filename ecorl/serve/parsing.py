@@ -4,24 +4,37 @@ pydantic checks types, signs, lengths and token ids, with models built for the s
 relations between two fields are checked here. Time and memory are bounded by the largest valid
 request, whatever is sent: a body with more values is refused before it is parsed, and the parsing
 of a list stops at its first mistake.
+
+`TextParser` reads texts, as the clients of remote rewards ask for them: OpenRLHF, ROLL, verl.
+
+    {"query": ["..."], "prompts": ["..."], "labels": ["..."]}    the request
+    {"rewards": 0.5, "scores": 0.5, "extra_logs": {}}            its answer
+
+A query is a prompt with its completion, decoded with the special tokens. A reward needs nothing
+else: prompts, labels (of any JSON type: a data set's answers may be objects) and further keys are
+ignored.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, create_model
 
+from ecorl.engines.models.text_tokenizer import DoubledBegin, TextTokenizer
 from ecorl.engines.protocol import Int64
 from ecorl.records import Stage
 from ecorl.serve.http_errors import HttpError
 from ecorl.serve.settings import ServedModel
+
+_Parsed = TypeVar("_Parsed", bound=BaseModel)
 
 MAX_ID_LENGTH = 200
 """Most characters of a row's id. Assumed: enough for a path and a number."""
@@ -88,9 +101,7 @@ class BodyParser:
         is_reference = served.stage is Stage.REFERENCE
         token_id = Annotated[int, Field(ge=0, lt=served.vocab_size)]
         token_ids = Annotated[
-            list[token_id],
-            FailFast(),
-            Field(min_length=1, max_length=served.max_row_tokens),
+            list[token_id], FailFast(), Field(min_length=1, max_length=served.max_row_tokens)
         ]
         self._row: type[_Row] = create_model(
             "Row", __base__=_LogprobRow if is_reference else _Row, token_ids=(token_ids, ...)
@@ -111,15 +122,7 @@ class BodyParser:
             HttpError: 400 with the first mistake.
         """
         self._check_size(body)
-        refusal: HttpError | None = None
-        try:
-            parsed = self._body.model_validate_json(body)
-        except ValidationError as error:
-            refusal = self._explained(error)
-        if (
-            refusal is not None
-        ):  # raised out here, it does not keep the other error and its input alive
-            raise refusal
+        parsed = _validated(self._body, body, self._explained)
         rows: Sequence[_Row] = parsed.rows
         _check_keys(body, parsed)
         _check_ids(rows)
@@ -248,6 +251,16 @@ def _check_ids(rows: Sequence[_Row]) -> None:
             raise bad_request(f"rows[{i}].id", shown(row.id), allowed)
 
 
+def _validated(
+    model: type[_Parsed], body: bytes | bytearray, explained: Callable[[ValidationError], HttpError]
+) -> _Parsed:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        refusal = explained(error)
+    raise refusal  # out here it does not keep the other error and its input alive
+
+
 def _path(loc: Sequence[int | str]) -> str:
     text = ""
     for part in loc:
@@ -272,3 +285,93 @@ def one_line(text: str) -> str:
 def bad_request(field: str, value: str, allowed: str) -> HttpError:
     """The error for a mistake in a request: the field, its value and what is allowed."""
     return HttpError(400, f"{field} = {value}: allowed is {allowed}", "bad_request")
+
+
+_SLACK = 4
+"""A text is refused before it is tokenised when it has more than so many times the characters of
+the longest row of the longest tokens: a normaliser may join a few characters to one. Assumed."""
+
+_MOST_VALUES = 1 << 18
+"""A body with more values than so many, its ignored ones included, is refused before it is parsed:
+each takes about 100 bytes then. Assumed: enough for 256 texts with 1,000 values beside each."""
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
+
+class _TextBody(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True, hide_input_in_errors=True)
+
+    query: list[str]
+
+
+class TextParser:
+    """Parses requests for rewards of texts into rows of token ids.
+
+    Args:
+        served: the model.
+        tokenizer: its own tokenizer.
+        max_rows: most texts of a request.
+    """
+
+    def __init__(self, served: ServedModel, tokenizer: TextTokenizer, max_rows: int) -> None:
+        self._served, self._tokenizer, self._max_rows = served, tokenizer, max_rows
+        self._begin = DoubledBegin(f"the model {served.name}", served.begin)
+        self._max_characters = _SLACK * served.max_row_tokens * tokenizer.longest
+        text = Annotated[str, Field(min_length=1)]
+        texts = Annotated[list[text], FailFast(), Field(min_length=1, max_length=max_rows)]
+        self._body: type[_TextBody] = create_model("Body", __base__=_TextBody, query=(texts, ...))
+
+    def parse(self, body: bytes | bytearray) -> ScoreRows:
+        """Parse and tokenise a JSON body.
+
+        Raises:
+            HttpError: 400 with the first mistake.
+        """
+        _check_values(body)
+        parsed = _validated(self._body, body, self._explained)
+        arrays = tuple(self._tokenised(f"query[{i}]", text) for i, text in enumerate(parsed.query))
+        n = len(arrays)
+        return ScoreRows((None,) * n, arrays, (0,) * n)
+
+    def _tokenised(self, where: str, text: str) -> Int64:
+        """Token ids of a text, ``[length] int64``."""
+        most = self._served.max_row_tokens
+        allowed = f"text of 1 to {most} tokens"
+        if len(text) > self._max_characters:
+            raise bad_request(where, f"({len(text)} characters)", allowed)
+        ids = self._tokenizer.ids(text)
+        if not 1 <= len(ids) <= most:
+            raise bad_request(where, f"({len(ids)} tokens)", allowed)
+        if max(ids) >= self._served.vocab_size:
+            known = f"0 to {self._served.vocab_size - 1}: the tokenizer is not this model's"
+            raise bad_request(where, f"(text with token id {max(ids)})", known)
+        self._begin.look(ids, where)
+        return np.asarray(ids, np.int64)
+
+    def _explained(self, error: ValidationError) -> HttpError:
+        """The first mistake as a one-line HTTP error."""
+        first = error.errors(include_url=False)[0]
+        kind, loc = first["type"], first["loc"]
+        if kind == "json_invalid":
+            return bad_request("body", f"({one_line(str(first['ctx']['error']))})", "JSON in UTF-8")
+        name = str(loc[0]) if loc else "body"
+        allowed = {
+            "body": 'an object {"query": [...]}',
+            "query": f"a list of 1 to {self._max_rows} texts",
+        }[name]
+        value = "(not given)" if kind == "missing" else shown(first["input"])
+        if kind == "too_long" and loc == ("query",):
+            value = f"({first['ctx']['actual_length']} texts)"
+        if len(loc) > 1 and isinstance(loc[1], int):
+            name, allowed = f"{name}[{loc[1]}]", "text, not empty"
+        return bad_request(name, value, allowed)
+
+
+def _check_values(body: bytes | bytearray) -> None:
+    """Refuse a body with too many values; commas and brackets outside of texts stand for them."""
+    if len(body) <= _MOST_VALUES:
+        return
+    outside = _STRING.sub(b"", body)
+    n = sum(outside.count(mark) for mark in (b",", b"[", b"{"))
+    if n > _MOST_VALUES:
+        raise bad_request("body", f"({n} values)", f"at most {_MOST_VALUES} values")

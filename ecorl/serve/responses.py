@@ -1,4 +1,4 @@
-"""JSON responses: the values of a request, their provenance, and the device time and energy spent.
+"""Requests that wait, row by row, and their JSON responses.
 
 JSON carries each float32 as the float64 of equal value, so that a client that converts it back to
 float32 gets identical bits.
@@ -6,12 +6,17 @@ float32 gets identical bits.
 
 from __future__ import annotations
 
+import asyncio
+import bisect
 import json
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from ecorl.engines.protocol import EngineReport, Float32
+from ecorl.engines.protocol import EngineReport, Float32, Int64
 from ecorl.records import Provenance, Stage, weakest
+from ecorl.serve.http_errors import HttpError
 from ecorl.serve.parsing import ScoreRows
 from ecorl.serve.settings import ServedModel
 
@@ -101,14 +106,7 @@ def as_json(rows: ScoreRows, answer: Answer, served: ServedModel, device: str) -
         "rows": [
             _row(id, value, served.stage) for id, value in zip(rows.ids, answer.values, strict=True)
         ],
-        "device": {
-            "name": device,
-            "time_s": answer.effort.time_s,
-            "energy_j": answer.effort.energy_j,
-            "provenance": None
-            if answer.effort.provenance is None
-            else str(answer.effort.provenance),
-        },
+        "device": {"name": device, **asdict(answer.effort)},
     }
     return dump(data)
 
@@ -123,3 +121,138 @@ def _row(id: str | None, value: Float32 | None, stage: Stage) -> dict[str, objec
 def dump(data: object) -> bytes:
     """Encode as JSON on one line. NaN and infinity, which JSON lacks, raise `ValueError`."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+@dataclass(eq=False, slots=True)
+class PendingRequest:
+    """An accepted request: its future gets the results or an error, or is cancelled.
+
+    Attributes:
+        rows: the rows of the request.
+        number: serial number of the request, from which the ids of its rows in a batch are made.
+        future: the results, for the endpoint that waits for them.
+        values: results so far, in the order of the rows.
+        n_left: rows without a result yet.
+        effort: device time and energy so far.
+        patient: whether it waits beyond the queue's limit, and for an engine that has failed.
+        n_faults: micro-batches with its rows on which the engine failed.
+    """
+
+    rows: ScoreRows
+    number: int
+    future: asyncio.Future[Answer]
+    values: list[Float32 | None]
+    n_left: int
+    effort: Effort | None = None
+    patient: bool = False
+    n_faults: int = 0
+
+    def add_effort(self, effort: Effort) -> None:
+        """Add this request's share of one micro-batch's time and energy."""
+        self.effort = effort if self.effort is None else self.effort + effort
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """One row in the queue, with its time of arrival (monotonic, s)."""
+
+    pending: PendingRequest
+    index: int
+    since_s: float
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands in the order of arrival."""
+        return self.pending.number, self.index
+
+    @property
+    def kind(self) -> tuple[float, int | None]:
+        """What the rows of a micro-batch have in common.
+
+        One forward has one temperature. The rows of a request that was in a failed micro-batch go
+        without others, so that a request on which the engine always fails harms no other twice.
+        """
+        return self.pending.rows.temperature, self.pending.number if self.pending.n_faults else None
+
+    @property
+    def token_ids(self) -> Int64:
+        """Token ids ``[length] int64``."""
+        return self.pending.rows.token_ids[self.index]
+
+    @property
+    def temperature(self) -> float:
+        """The logits are divided by it."""
+        return self.pending.rows.temperature
+
+
+@dataclass(slots=True)
+class RowQueue:
+    """Waiting rows in the order of their arrival, and the number of their tokens."""
+
+    rows: deque[WaitingRow] = field(default_factory=deque)
+    n_tokens: int = 0
+
+    def add(self, row: WaitingRow) -> None:
+        """Append a row."""
+        self.rows.append(row)
+        self.n_tokens += len(row.token_ids)
+
+    def next_batch(self, max_rows: int, max_tokens: int) -> list[WaitingRow]:
+        """Remove and return the next rows that are of the oldest row's kind; at least one."""
+        taken: list[WaitingRow] = []
+        kept: list[WaitingRow] = []
+        n_tokens = 0
+        while self.rows and len(taken) < max_rows:
+            row = self.rows.popleft()
+            # Rows of another kind keep their place in the queue.
+            if taken and row.kind != taken[0].kind:
+                kept.append(row)
+                continue
+            # The batch ends here, even if a later row would fit: a long row must not be overtaken
+            # for ever. A row above the limit by itself goes alone.
+            if taken and n_tokens + len(row.token_ids) > max_tokens:
+                kept.append(row)
+                break
+            taken.append(row)
+            n_tokens += len(row.token_ids)
+        self.rows.extendleft(reversed(kept))
+        self.n_tokens -= n_tokens
+        return taken
+
+    def put_back(self, rows: Sequence[WaitingRow]) -> None:
+        """Return rows that were taken out to their places in the order of arrival."""
+        for row in rows:
+            at = bisect.bisect(self.rows, row.place, key=lambda other: other.place)
+            self.rows.insert(at, row)
+            self.n_tokens += len(row.token_ids)
+
+    def drop(self, pending: PendingRequest) -> int:
+        """Take a request's rows out; returns how many there were."""
+        kept = deque(row for row in self.rows if row.pending is not pending)
+        n_dropped = len(self.rows) - len(kept)
+        self.rows = kept
+        self.n_tokens = sum(len(row.token_ids) for row in kept)
+        return n_dropped
+
+
+def as_rewards(answer: Answer) -> bytes:
+    """Encode rewards the way OpenRLHF's client reads them.
+
+    The client sends one text a request and hands what it gets to ``torch.tensor([rewards])``, for
+    an experience whose rewards have the shape (1,). So one text is answered by a plain number: a
+    list of one would give the shape (1, 1). Several texts are answered by lists. The values of
+    ``extra_logs`` would become tensors too, and every sample needs the same ones: there are none.
+
+    Args:
+        answer: the results of the request.
+
+    Raises:
+        HttpError: 422 when a text has no reward; null would end the training far from its cause.
+    """
+    values: list[Any] = []
+    for i, value in enumerate(answer.values):
+        if value is None:
+            raise HttpError(422, f"query[{i}] has no reward: {NO_NUMBER}", "no_number")
+        values.append(value.tolist())
+    rewards = values[0] if len(values) == 1 else values
+    return dump({"rewards": rewards, "scores": rewards, "extra_logs": {}})

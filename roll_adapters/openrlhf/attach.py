@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.engines.validate import EngineBoundary
 from ecorl.records import Role, Stage
-from ecorl.runtime.ray.handle import RuntimeHandle
+from ecorl.runtime.ray.runtime import RuntimeHandle
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.openrlhf.gears.actor import prepare
 from roll_adapters.openrlhf.hooks import TrainerHooks

@@ -19,11 +19,11 @@ from ray.exceptions import RayError
 
 from ecorl.config import Config, PluginEngineConfig, RayRuntimeConfig
 from ecorl.records import EventKind, FaultEvent, FaultKind, Stage
-from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import read_gears
 from ecorl.runtime.equipment.hardware import stays_on_gpu
+from ecorl.runtime.local import build_runtime
 from ecorl.runtime.protocol import RecordWriter, Runtime
-from ecorl.runtime.ray.handle import RuntimeHandle
+from ecorl.runtime.ray.runtime import RuntimeHandle
 from ecorl.runtime.runs.record import ending_by, run_facts
 from roll_adapters.openrlhf import workers
 from roll_adapters.openrlhf.attach import Invitation, invite

@@ -13,7 +13,7 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.report.sharing.files import write_footprint
-from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.energy.run_energy import recorded_totals
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.ray.cluster import ClusterSilent, join
 from ecorl.runtime.runs.folder import in_new_folder, in_newest_folder

@@ -22,8 +22,7 @@ from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.records import EventKind, Role
 from ecorl.runtime.checkpoints import write_state
-from ecorl.runtime.ray.handle import RuntimeHandle
-from ecorl.runtime.ray.runtime import RayRuntime
+from ecorl.runtime.ray.runtime import RayRuntime, RuntimeHandle
 from ecorl.runtime.runs.record import ending_by, run_facts
 from roll_adapters.ray_jobs.run import OpenedRun, join_or_start, on_ray
 from roll_adapters.roll import checks, description

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ecorl.engines.validate import EngineBoundary
-from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.ray.remote import RemoteRuntime
+from ecorl.runtime.ray.runtime import RuntimeHandle
 from ecorl.runtime.training import TrainingSide
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,7 @@ from ecorl.config import Config
 from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError, RunError
 from ecorl.loop import LoopPlan, MeasuredLoop
-from ecorl.loop.facts import loop_facts, told_facts
-from ecorl.loop.opening import loop_config
-from ecorl.loop.processors import check_one_process
+from ecorl.loop.opening import check_one_process, loop_config, loop_facts, told_facts
 from ecorl.runtime.runs.folder import with_seed_of_trainer
 from ecorl.runtime.runs.notices import ALREADY_ATTACHED
 from ecorl.runtime.runs.starts import BeganAgain, Starts

@@ -14,9 +14,9 @@ from ecorl.config import Config, TrainerConfig, load_config
 from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError, RunError
 from ecorl.records import Algorithm, EventKind
-from ecorl.runtime.building import build_runtime
 from ecorl.runtime.checkpoints import STATE_FILE, read_gears, read_state
 from ecorl.runtime.frozen_models import FrozenModels, saved_version
+from ecorl.runtime.local import build_runtime
 from ecorl.runtime.processes.ranked import together
 from ecorl.runtime.protocol import Runtime
 from ecorl.runtime.runs.folder import with_seed_of_trainer

@@ -30,11 +30,10 @@ from ecorl.runtime.checkpoints import (
     remove_checkpoints_after,
     step_of,
 )
-from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.energy.run_energy import recorded_totals
 from ecorl.runtime.handles import RunTotals
-from ecorl.runtime.processes.no_record import NoRecord
 from ecorl.runtime.progress import ProgressTask, progress
-from ecorl.runtime.protocol import RecordWriter
+from ecorl.runtime.protocol import NoRecord, RecordWriter
 from ecorl.runtime.runs.record import (
     RunRecord,
     check_unused,

@@ -42,7 +42,7 @@ from ecorl.records import (
     Stage,
     StageResult,
 )
-from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.energy.run_energy import recorded_totals
 from tests.frameworks.joules import assert_counted_once
 
 N_STEPS = 4

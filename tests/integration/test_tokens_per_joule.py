@@ -24,7 +24,7 @@ from ecorl.config import validate_config
 from ecorl.errors import DataError
 from ecorl.ledger import LEDGER_FILE
 from ecorl.records import EventKind, Provenance, Stage, StageWork
-from ecorl.runtime.building import build_runtime
+from ecorl.runtime.local import build_runtime
 from ecorl.runtime.runs.record import create_run
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.trl.run import train_supervised

@@ -313,7 +313,7 @@ def test_rows_without_an_advantage_are_not_measured_but_those_of_the_next_step(t
 
 
 def test_a_measurement_that_is_owed_is_made_after_a_resume_too(tiny, tmp_path):
-    from ecorl.runtime.processes.no_record import NoRecord
+    from ecorl.runtime.protocol import NoRecord
     from roll_adapters.trl.gears.shifting import TrlGears
 
     def reward(completions, **kwargs):

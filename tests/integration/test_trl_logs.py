@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from ecorl.config import validate_config
 from ecorl.ledger import LedgerReader
 from ecorl.runtime.energy.log_figures import LEGEND
-from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.energy.run_energy import recorded_totals
 from ecorl.telemetry.history import PowerHistory
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome

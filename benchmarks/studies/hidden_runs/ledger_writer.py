@@ -120,12 +120,12 @@ class _SimulatedLedger(Ledger):
     def placement(self, p: Placement) -> None:
         """Record one decision, taken at `now_s`."""
         t_s = self.now_s
-        self._insert("placement", lambda: {"t_s": t_s, **encoding.placement_row(p)})
+        self._insert("placement", lambda: {"t_s": t_s, **encoding.columns_of(Placement, p)})
 
     def barrier(self, wait: BarrierWait) -> None:
         """Record one wait that ended at `now_s`."""
         t_s = self.now_s
-        self._insert("barrier", lambda: {"t_s": t_s, **encoding.barrier_row(wait)})
+        self._insert("barrier", lambda: {"t_s": t_s, **encoding.columns_of(BarrierWait, wait)})
 
 
 class _Clerk:

@@ -38,9 +38,8 @@ from ecorl.records import (
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.handles import Iteration
 from ecorl.runtime.monitor import NodePower
-from ecorl.runtime.scheduling.iterations import OpenIterations, new_iteration
+from ecorl.runtime.scheduling.iterations import OpenIterations, StateReader, new_iteration
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane, PendingBatch
-from ecorl.runtime.scheduling.snapshot import StateReader
 from ecorl.scheduler import place
 from ecorl.telemetry.sources.specs import DeviceInfo
 

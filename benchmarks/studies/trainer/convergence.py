@@ -25,7 +25,7 @@ from benchmarks.studies.trainer.gear_schedule import n_switches, scheduled_gears
 from benchmarks.studies.trainer.geared_steps import GearedSteps
 from benchmarks.studies.trainer.language_model import Batches, held_out_loss, small_llama
 from ecorl.bench.rounds import TimeBox
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.control import Gear
 from ecorl.trainer.gears.gearbox import Gearbox
 from ecorl.trainer.optimizer.adamw import DECELERATE, LITERAL, PrecisionAdaptiveAdamW

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ecorl.config import Config, validate_config
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.control import Gear
 from ecorl.errors import ConfigError
 

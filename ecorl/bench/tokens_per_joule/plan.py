@@ -18,7 +18,7 @@ from typing import Any
 import ecorl
 from ecorl.bench.machine import Machine, commit, describe_machine
 from ecorl.config import Config, FilesTask, TrainerConfig, config_toml, load_config
-from ecorl.config.carbon_control import ControlConfig
+from ecorl.config.carbon import ControlConfig
 from ecorl.drivers.nvml import NvmlDriver
 from ecorl.errors import ConfigError, DriverError
 

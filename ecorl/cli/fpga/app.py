@@ -17,11 +17,10 @@ from ecorl.cli.output import check_text, make_console, say, writable, writing
 from ecorl.errors import BuildError, ConfigError
 
 if TYPE_CHECKING:
-    from ecorl.engines.fpga.bitstream.manifest import Manifest
     from ecorl.engines.fpga.bitstream.build import BuildRequest
+    from ecorl.engines.fpga.bitstream.manifest import Manifest
     from ecorl.engines.fpga.validation.scoring import HeldOutPairs, TokenPair
-    from ecorl.engines.fpga.verdict import PrecisionFigures, PrecisionStudy
-    from ecorl.engines.fpga.verdict import OffloadVerdict
+    from ecorl.engines.fpga.verdict import OffloadVerdict, PrecisionFigures, PrecisionStudy
 
 
 def bitstream(
@@ -70,8 +69,8 @@ def _build_request(
     Raises:
         ConfigError: one of them is not what its option takes.
     """
-    from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
     from ecorl.engines.fpga.bitstream.build import CHECKS, BuildRequest
+    from ecorl.engines.fpga.bitstream.manifest import BitstreamTarget
     from ecorl.engines.fpga.kernels.banks import PLATFORM
 
     if target not in set(BitstreamTarget):

@@ -7,12 +7,11 @@ The decision is `ecorl.controllers.waiting`'s; here is what it goes by, and what
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ecorl.config import Config
 from ecorl.control import AS_IT_IS, Command, Gear, GearChoice, TrainingStage, Why
@@ -24,13 +23,70 @@ from ecorl.errors import ConfigError
 from ecorl.grid import AverageIntensity
 from ecorl.ledger import Ledger, LedgerReader
 from ecorl.records import EventKind, FaultKind
-from ecorl.runtime.control.carbon_meter import CarbonMeter, CarbonSoFar
 from ecorl.runtime.control.grid_watch import GridWatch, Tell
 from ecorl.runtime.control.planned import PlannedRun
-from ecorl.runtime.control.power_readings import PowerReadings
-from ecorl.runtime.control.step_record import Ran, StepRecord
+from ecorl.runtime.control.step_record import PowerReadings, Ran, StepRecord
 from ecorl.runtime.handles import RunTotals
 from ecorl.telemetry.beside.codecarbon import Beside, CodeCarbonProcess
+
+
+@dataclass(frozen=True, slots=True)
+class CarbonSoFar:
+    """Emissions of a run up to now.
+
+    Attributes:
+        carbon_g: of the energy for which the intensity was known, gCO2e; None where none was.
+        unknown_j: energy whose emissions are missing, J.
+    """
+
+    carbon_g: float | None = None
+    unknown_j: float = 0.0
+
+
+class CarbonMeter:
+    """Adds up emissions as the energy of a run grows; each part at the intensity of its time.
+
+    Args:
+        before: what earlier attempts of the run have emitted.
+        drawn_j: what they have drawn, J; None where that is not known.
+    """
+
+    def __init__(self, before: CarbonSoFar | None = None, drawn_j: float | None = 0.0) -> None:
+        self._before = self._so_far = before or CarbonSoFar()
+        self._began_j = drawn_j or 0.0
+        self._drawn_j = drawn_j
+
+    def add(self, drawn_j: float | None, grams_per_joule: float | None) -> CarbonSoFar:
+        """Take over what the machines have drawn until now.
+
+        Args:
+            drawn_j: since the run began, J; None where readings are missing.
+            grams_per_joule: of what was drawn since the last call, gCO2e/J; None: unknown.
+        """
+        if drawn_j is None:
+            return CarbonSoFar(None, self._so_far.unknown_j)
+        more_j, self._drawn_j = drawn_j - (self._drawn_j or 0.0), drawn_j
+        now = self._so_far
+        added_j = drawn_j - more_j - self._began_j
+        if more_j < 0 < added_j:
+            # A counter does not count its device alone: what it added in this attempt is scaled.
+            now = self._scaled((added_j + more_j) / added_j)
+        elif grams_per_joule is None:
+            now = CarbonSoFar(now.carbon_g, now.unknown_j + more_j)
+        else:
+            now = CarbonSoFar((now.carbon_g or 0.0) + more_j * grams_per_joule, now.unknown_j)
+        self._so_far = now
+        return now
+
+    def _scaled(self, share: float) -> CarbonSoFar:
+        """Scale what this attempt has added to the emissions of earlier ones."""
+        now, before = self._so_far, self._before
+        grams = before.carbon_g
+        if now.carbon_g is not None:
+            grams = (grams or 0.0) + (now.carbon_g - (grams or 0.0)) * share
+        unknown_j = before.unknown_j + (now.unknown_j - before.unknown_j) * share
+        return CarbonSoFar(grams, unknown_j)
+
 
 logger = logging.getLogger(__name__)
 
@@ -212,12 +268,7 @@ class Governor:
         return replace(choice, why=why, gear=gear, width=width)
 
     def _decided(
-        self,
-        now_s: float,
-        steps_left: int | None,
-        *,
-        is_stopping: bool,
-        stage: TrainingStage,
+        self, now_s: float, steps_left: int | None, *, is_stopping: bool, stage: TrainingStage
     ) -> GearChoice:
         with self._lock:
             self._count_time(time.monotonic(), stage)
@@ -337,7 +388,7 @@ def _facts(c: GearChoice) -> tuple[object, ...]:
 
 def _began_s(ledger: Ledger, otherwise_s: float) -> float:
     """When the run's first attempt began by the record, s since 1970."""
-    with contextlib.closing(LedgerReader(ledger.path)) as reader:
+    with LedgerReader(ledger.path) as reader:
         attempts = reader.attempts()
     return attempts[0].unix_anchor_s if attempts else otherwise_s
 
@@ -348,7 +399,7 @@ def _earlier(ledger: Ledger) -> tuple[float, dict[str, Mapping[str, object]], fl
     How long the run stood still, s; what each controller knew; and what the newest change of the
     width has cost, s, None without one.
     """
-    with contextlib.closing(LedgerReader(ledger.path)) as reader:
+    with LedgerReader(ledger.path) as reader:
         choices = reader.choices()
         changes_s = [row.value for row in reader.metrics(WIDTH_CHANGE) if row.value is not None]
         spans = paused_spans(choices, reader.last_times())

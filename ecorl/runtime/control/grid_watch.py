@@ -20,7 +20,7 @@ from ecorl.carbon.series import Series
 from ecorl.config import Config
 from ecorl.errors import ConfigError, DataError
 from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
-from ecorl.ledger.control import ControlRecord
+from ecorl.ledger.encoding import ControlRecord
 from ecorl.records import FaultKind
 from ecorl.units import carbon_g
 
@@ -63,9 +63,8 @@ class GridWatch:
         self._pue_s = _pue_series(config)
         self._pue = config.accounting.pue
         self._chains = chains = build_chains(config, began_s)
-        self._wanted = MarginalIntensity if config.carbon.waits_for == "marginal" else (
-            AverageIntensity
-        )  # fmt: skip
+        is_marginal = config.carbon.waits_for == "marginal"
+        self._wanted = MarginalIntensity if is_marginal else AverageIntensity
         self._plans = config.carbon.control.controller is not None
         self._forecasts = self._plans or config.carbon.threshold_percentile is not None
         self._lock = threading.Lock()
@@ -76,18 +75,14 @@ class GridWatch:
         self._counted: dict[type[Intensity], Intensity | None] = {}
         self._ahead_s = wall() - time.monotonic()
         every_s = config.carbon.recheck_s
-        self._listeners: dict[
-            type[Intensity], Listener[AverageIntensity] | Listener[MarginalIntensity]
-        ]
-        self._listeners = {
-            AverageIntensity: Listener(
-                chains.average, every_s, partial(self._take_over, AverageIntensity), wall=wall
-            )
-        }
+
+        def listen(kind: type[Intensity], chain: FeedChain[Any]) -> Listener[Any]:
+            return Listener(chain, every_s, partial(self._take_over, kind), wall=wall)
+
+        self._listeners: dict[type[Intensity], Listener[Any]] = {}
+        self._listeners[AverageIntensity] = listen(AverageIntensity, chains.average)
         if chains.marginal is not None:
-            self._listeners[MarginalIntensity] = Listener(
-                chains.marginal, every_s, partial(self._take_over, MarginalIntensity), wall=wall
-            )
+            self._listeners[MarginalIntensity] = listen(MarginalIntensity, chains.marginal)
         self._started_s: float | None = None
 
     def start(self) -> None:

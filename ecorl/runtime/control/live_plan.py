@@ -278,10 +278,7 @@ def _measured(
 
 
 def _powers(
-    steps: StepRecord,
-    shape: GearTable | None,
-    gears: tuple[Gear, ...],
-    widths: tuple[int, ...],
+    steps: StepRecord, shape: GearTable | None, gears: tuple[Gear, ...], widths: tuple[int, ...]
 ) -> FloatArray:
     """``[G, W]``: power, W: the table's, or what was measured; 1 W each where nothing is known."""
     if shape is not None and set(gears) <= set(shape.gears) and set(widths) <= set(shape.widths):

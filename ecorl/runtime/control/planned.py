@@ -24,12 +24,7 @@ from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.rules.prices import read_prices
 from ecorl.controllers.step import choice, control_step
 from ecorl.errors import ConfigError, DataError
-from ecorl.runtime.control.live_plan import (
-    LivePlan,
-    LiveProblem,
-    live_plan,
-    untimed,
-)
+from ecorl.runtime.control.live_plan import LivePlan, LiveProblem, live_plan, untimed
 from ecorl.runtime.control.step_record import Ran, StepRecord
 
 logger = logging.getLogger(__name__)

@@ -57,7 +57,6 @@ class _Totals(Protocol):
 
     def totals(self) -> RunTotals:
         """Energy of the run so far."""
-        ...
 
 
 def await_settled(runtime: _Totals, patience_s: float = PATIENCE_S) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ecorl.records import EnergyMethod, Provenance, StageEnergy, StageResult, weakest
+from ecorl.records import EnergyMethod, StageEnergy, StageResult, weakest
 from ecorl.runtime.energy.held_devices import DeviceWindow, HeldDevices, union
 
 _KEPT_S = 10.0
@@ -47,11 +47,9 @@ class PowerHistoryLike(Protocol):
             t_start_s: begin of the window, monotonic s.
             t_end_s: its end, monotonic s.
         """
-        ...
 
     def watermark_s(self, device_id: str) -> float | None:
         """Time up to which the energy of a device is final, s."""
-        ...
 
 
 class ResultSink(Protocol):
@@ -59,7 +57,6 @@ class ResultSink(Protocol):
 
     def result(self, r: StageResult) -> None:
         """Record one finished stage execution."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +239,7 @@ def split_energy(pieces: Sequence[tuple[StageEnergy, int]]) -> StageEnergy:
     energy_j = part([e.energy_j for e in energies])
     lengths_s = [e.t_end_s - e.t_start_s for e in energies]
     held_s = math.fsum(lengths_s)
+    covered_s = math.fsum(e.coverage * s for e, s in zip(energies, lengths_s, strict=True))
     return StageEnergy(
         device_ids=energies[0].device_ids,
         t_start_s=start_s,
@@ -251,10 +249,7 @@ def split_energy(pieces: Sequence[tuple[StageEnergy, int]]) -> StageEnergy:
         counter_energy_j=part([e.counter_energy_j for e in energies]),
         integral_energy_j=part([e.integral_energy_j for e in energies]),
         n_samples=sum(e.n_samples for e in energies),
-        coverage=math.fsum(e.coverage * s for e, s in zip(energies, lengths_s, strict=True))
-        / held_s
-        if held_s > 0
-        else 0.0,
+        coverage=covered_s / held_s if held_s > 0 else 0.0,
         method=_common_method([e.method for e in energies]),
         provenance=weakest(*(e.provenance for e in energies)),
     )
@@ -294,35 +289,4 @@ def total_energy(parts: Sequence[StageEnergy]) -> StageEnergy:
         coverage=min(p.coverage for p in parts),
         method=_common_method([p.method for p in parts]),
         provenance=weakest(*(p.provenance for p in parts)),
-    )
-
-
-def card_energy(
-    device_ids: tuple[str, ...],
-    t_start_s: float,
-    time_s: float | None,
-    energy_j: float | None,
-    provenance: Provenance,
-) -> StageEnergy:
-    """Energy of an execution as an engine reports it.
-
-    Args:
-        device_ids: the devices on which it ran.
-        t_start_s: when it began, monotonic s.
-        time_s: time on the device, s, or None.
-        energy_j: J, or None; then there is no method either.
-        provenance: of the energy.
-    """
-    return StageEnergy(
-        device_ids=device_ids,
-        t_start_s=t_start_s,
-        t_end_s=t_start_s + (time_s or 0.0),
-        energy_j=energy_j,
-        mean_power_w=energy_j / time_s if energy_j is not None and time_s else None,
-        counter_energy_j=None,
-        integral_energy_j=None,
-        n_samples=0,
-        coverage=1.0 if energy_j is not None else 0.0,
-        method=EnergyMethod.CYCLE_MODEL if energy_j is not None else EnergyMethod.NONE,
-        provenance=provenance,
     )

@@ -8,6 +8,7 @@ process on the host is not known: its processor is the trainer's too, and cannot
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 
 from ecorl import config as cfg
@@ -136,8 +137,7 @@ def _metered(
     Raises:
         DriverError: when it does not.
     """
-    driver = NvmlDriver()
-    try:
+    with closing(NvmlDriver()) as driver:
         driver.open()
         gpu = driver.find(uuid)
         if gpu.fault is not None:
@@ -148,8 +148,6 @@ def _metered(
         is_cudas = not training.gpu_uuids
         read = _ids(driver, own, as_cuda=is_cudas) if own is not None else ids
         trained_on = _ids(driver, training.gpu_uuids)
-    finally:
-        driver.close()
     source = None
     if not set(ids) <= set(read):
         chosen = config.telemetry.gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from ecorl import config as cfg
@@ -19,8 +20,12 @@ from ecorl.runtime.equipment.accelerator import (
     accelerator_place,
     check_accelerator,
 )
-from ecorl.runtime.equipment.profiles import named_profile, nameless_profile
-from ecorl.runtime.equipment.role_places import RolePlaces, role_places
+from ecorl.runtime.equipment.role_places import (
+    RolePlaces,
+    named_profile,
+    nameless_profile,
+    role_places,
+)
 from ecorl.runtime.training import TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import (
     MeteredDevice,
@@ -136,15 +141,13 @@ def gpu_ids(gpu_uuids: tuple[str, ...]) -> tuple[str, ...] | None:
     Args:
         gpu_uuids: their UUIDs.
     """
-    driver = NvmlDriver()
     try:
-        driver.open()
-        return tuple(f"gpu{device.index}" for device in driver.select(gpu_uuids))
+        with closing(NvmlDriver()) as driver:
+            driver.open()
+            return tuple(f"gpu{device.index}" for device in driver.select(gpu_uuids))
     except DriverError as error:
         logger.warning("the GPUs of this process cannot be named: %s", error)
         return None
-    finally:
-        driver.close()
 
 
 def source_elsewhere(
@@ -254,22 +257,19 @@ def _all_on_gpu(policy: cfg.Policy) -> bool:
 
 
 def _used_gpus(training: TrainingSide) -> tuple[NvmlDevice, ...]:
-    driver = NvmlDriver()
     try:
-        driver.open()
-        wanted = training.gpu_uuids or visible_devices(os.environ)
-        found = driver.select(wanted, as_cuda=not training.gpu_uuids)
+        with closing(NvmlDriver()) as driver:
+            driver.open()
+            wanted = training.gpu_uuids or visible_devices(os.environ)
+            found = driver.select(wanted, as_cuda=not training.gpu_uuids)
         if not found:
             raise DriverError("NVML sees no GPU")
         if not any(gpu.answers for gpu in found):
             raise DriverError("; ".join(f"gpu{gpu.index}: {gpu.fault}" for gpu in found))
         return found
     except DriverError as error:
-        raise ConfigError(
-            "devices.gpu", "auto", f"a profile name, since NVML cannot name the GPU ({error})"
-        ) from error
-    finally:
-        driver.close()
+        allowed = f"a profile name, since NVML cannot name the GPU ({error})"
+        raise ConfigError("devices.gpu", "auto", allowed) from error
 
 
 def _source(

@@ -9,19 +9,48 @@ the trainer's. Where nobody names them such an execution has no energy.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from ecorl import config as cfg
-from ecorl.devices import DeviceProfile, titled_profile
+from ecorl.devices import DeviceProfile, chosen_profile, titled_profile
 from ecorl.drivers.instruments import NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
 from ecorl.errors import ConfigError, DriverError
 from ecorl.records import DeviceKind, Role, stage_of
-from ecorl.runtime.equipment.profiles import named_profile, nameless_profile
 from ecorl.runtime.handles import Span
 from ecorl.runtime.training import MachineDevices, TrainingSide
 from ecorl.telemetry.sources.specs import MeteredDevice, SourceSpec
+
+
+def nameless_profile(title: str) -> DeviceProfile:
+    """Make a profile of which nothing is known but the title: every figure is missing.
+
+    Args:
+        title: NVML's name of the product; empty where nobody tells.
+    """
+    words = re.findall("[a-z0-9]+", title.lower().replace("nvidia", " "))
+    # The prefix keeps it apart from the profiles that travel with the package.
+    return DeviceProfile("_".join(["nvidia", *(words or ["gpu"])]), title or "GPU", DeviceKind.GPU)
+
+
+def named_profile(key: str, name: str, kind: DeviceKind, why: str = "") -> DeviceProfile:
+    """Load a profile that the configuration names, of the kind that is wanted there.
+
+    Args:
+        key: the configuration's key, for the message.
+        name: a profile's name or the path of a file.
+        kind: the kind of device that the key stands for.
+        why: the reason why only this kind will do, for the message.
+
+    Raises:
+        ConfigError: when there is none of this name, or it is of another kind.
+    """
+    words = ("auto",) if key == "devices.gpu" else ()
+    return chosen_profile(key, name, kind, words=words, why=why)
+
 
 _UNREAD = (cfg.NullSourceConfig, cfg.ModelledSourceConfig)
 """Power sources that tell nothing of devices on which other processes compute."""
@@ -135,19 +164,19 @@ def role_places(config: cfg.Config, training: TrainingSide) -> RolePlaces:
         for name in _read_here(config, training, role, part)
     }
     by_number = isinstance(config.telemetry.gpu, cfg.ReplaySourceConfig)
-    found = _Found(training, asked) if asked and not by_number else None
-    gpus = found.gpus if found is not None else None
+    gpus = named_gpus(asked) if asked and not by_number else None
+    own_ids = None if gpus is None else _own_ids(training, asked)
     by_role = {
         role: tuple(_place_here(config, training, role, part, gpus) for part in parts)
         for role, parts in named.items()
     }
     places = RolePlaces(by_role)
     known = frozenset(i for here in by_role.values() for place in here for i in place.device_ids)
-    if found is None or found.own_ids is None:
+    if gpus is None or own_ids is None:
         # The trainer's source reads them too: a recording, or all GPUs of the machine.
         return replace(places, others=known)
-    others = known - found.own_ids
-    return replace(places, others=others, source=found.gpus.source(config, others))
+    others = known - own_ids
+    return replace(places, others=others, source=gpus.source(config, others))
 
 
 def far_roles(config: cfg.Config, training: TrainingSide) -> dict[str, dict[Role, tuple[str, ...]]]:
@@ -307,42 +336,35 @@ def named_gpus(named: Mapping[str, Role], where: str = "here") -> NamedGpus:
     Raises:
         ConfigError: when NVML does not know one of them.
     """
-    driver = NvmlDriver()
-    try:
-        driver.open()
+    with _nvml(named, where) as driver:
         found = {name: _find(driver, name, role, where) for name, role in named.items()}
-        return NamedGpus({name: replace(gpu, handle=None) for name, gpu in found.items()})
+    return NamedGpus({name: replace(gpu, handle=None) for name, gpu in found.items()})
+
+
+@contextmanager
+def _nvml(named: Mapping[str, Role], where: str) -> Iterator[NvmlDriver]:
+    """NVML, open; where it fails, the named GPUs cannot be used."""
+    try:
+        with closing(NvmlDriver()) as driver:
+            driver.open()
+            yield driver
     except DriverError as error:
         role = next(iter(named.values()))
         allowed = f"GPUs that NVML finds {where} ({error})"
         raise ConfigError(f"places.{role}.devices", sorted(named), allowed) from error
-    finally:
-        driver.close()
 
 
-class _Found:
-    """What NVML says of the named GPUs and of the trainer's.
+def _own_ids(training: TrainingSide, named: Mapping[str, Role]) -> set[str] | None:
+    """Ids of the trainer's GPUs; None where its source reads all, those of the roles among them.
 
     Raises:
-        ConfigError: when it does not know one of them.
+        ConfigError: when NVML does not know one of them.
     """
-
-    def __init__(self, training: TrainingSide, named: Mapping[str, Role]) -> None:
-        self.gpus = named_gpus(named)
-        self.own_ids: set[str] | None = None
-        own = training.gpu_uuids or (visible_devices(os.environ) if training.on_gpu else ())
-        if own is None:
-            return  # the trainer's source reads all GPUs, those of the roles among them
-        driver = NvmlDriver()
-        try:
-            driver.open()
-            self.own_ids = {_id(gpu) for gpu in driver.select(own, as_cuda=not training.gpu_uuids)}
-        except DriverError as error:
-            role = next(iter(named.values()))
-            allowed = f"GPUs that NVML finds here ({error})"
-            raise ConfigError(f"places.{role}.devices", sorted(named), allowed) from error
-        finally:
-            driver.close()
+    own = training.gpu_uuids or (visible_devices(os.environ) if training.on_gpu else ())
+    if own is None:
+        return None
+    with _nvml(named, "here") as driver:
+        return {_id(gpu) for gpu in driver.select(own, as_cuda=not training.gpu_uuids)}
 
 
 def _find(driver: NvmlDriver, name: str, role: Role, where: str) -> NvmlDevice:

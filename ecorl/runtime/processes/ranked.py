@@ -39,16 +39,9 @@ from ecorl.runtime.handles import (
 )
 from ecorl.runtime.hooks import StageHooks
 from ecorl.runtime.overhead import HookClock
-from ecorl.runtime.processes.head import (
-    HeadProcess,
-    ProcessPart,
-    RunFacts,
-    repetition_of,
-    sum_of,
-)
-from ecorl.runtime.processes.no_record import NoRecord
+from ecorl.runtime.processes.head import HeadProcess, ProcessPart, RunFacts, repetition_of, sum_of
 from ecorl.runtime.processes.ranks import Ranks
-from ecorl.runtime.protocol import RecordWriter, Runtime
+from ecorl.runtime.protocol import NoRecord, RecordWriter, Runtime
 from ecorl.runtime.training import TrainingSide, this_node
 
 _Kept = TypeVar("_Kept")

@@ -18,12 +18,10 @@ class Ranks(Protocol):
     @property
     def rank(self) -> int:
         """Number of this process, 0 to ``size - 1``; 0 keeps the run's record."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of processes."""
-        ...
 
     def all_gather(self, value: Any) -> list[Any]:
         """Tell all processes a value of each.
@@ -34,7 +32,6 @@ class Ranks(Protocol):
         Returns:
             One value a process, in the order of ranks.
         """
-        ...
 
     def gather(self, value: Any) -> list[Any] | None:
         """Tell rank 0 a value of each process.
@@ -45,7 +42,6 @@ class Ranks(Protocol):
         Returns:
             On rank 0 one value a process, in the order of ranks; None elsewhere.
         """
-        ...
 
     def broadcast(self, value: Any) -> Any:
         """Tell all processes the value of rank 0.
@@ -53,7 +49,6 @@ class Ranks(Protocol):
         Args:
             value: of this process; only rank 0's counts.
         """
-        ...
 
     def scatter(self, values: Sequence[Any] | None) -> Any:
         """Give each process a value of its own, from rank 0.
@@ -64,11 +59,9 @@ class Ranks(Protocol):
         Returns:
             The value of this process.
         """
-        ...
 
     def leave(self) -> None:
         """Free what the exchange takes, once no process needs it any more."""
-        ...
 
 
 class TorchRanks:

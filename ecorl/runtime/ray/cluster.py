@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ecorl.config import RayRuntimeConfig
-from ecorl.config.runtime import ADDRESSES, is_address
+from ecorl.config.devices import ADDRESSES, is_address
 from ecorl.engines.lanes.cluster.engine import engine_error
 from ecorl.engines.lanes.cluster.worker import RESOURCE
 from ecorl.engines.lanes.threaded import Fault, error_of, fault_of

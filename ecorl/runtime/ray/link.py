@@ -17,9 +17,8 @@ from ray.exceptions import RayError
 
 from ecorl.engines.lanes.threaded import Fault, error_of
 from ecorl.records import FaultKind
-from ecorl.runtime.ray.outbox import Call, Ending, Item, Note, NoteBatch, Outbox
+from ecorl.runtime.ray.outbox import Call, Ending, Item, Note, NoteBatch, Outbox, Sender
 from ecorl.runtime.ray.scheduler import NotStarted
-from ecorl.runtime.ray.sender import Sender
 
 logger = logging.getLogger(__name__)
 

@@ -287,7 +287,7 @@ class MonitorActor:
         return Ledger.reopen(plan.path, raw_samples=plan.raw_samples)
 
     def _read_recorded(self) -> dict[ExecutionKey, StageResult]:
-        with contextlib.closing(FileReader(self._plan.path)) as reader:
+        with FileReader(self._plan.path) as reader:
             return {key_of(row.result): row.result for row in reader.executions()}
 
     def _on_settled(self, result: StageResult) -> None:

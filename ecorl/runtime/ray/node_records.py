@@ -138,7 +138,7 @@ def left_over(path: Path, attempt: int) -> tuple[LeftOver, ...]:
         attempt: number of the attempt under way.
     """
     folder = node_folder(run_token(path))
-    with contextlib.closing(FileReader(path)) as reader:
+    with FileReader(path) as reader:
         rows = [row for row in reader.nodes() if row.attempt < attempt and row.file is not None]
     return tuple(
         LeftOver(row, folder / str(row.file))
@@ -153,7 +153,7 @@ def run_token(path: Path) -> str:
     Args:
         path: the head's ledger.
     """
-    with contextlib.closing(FileReader(path)) as reader:
+    with FileReader(path) as reader:
         # Not the path alone: what an earlier run in the same folder has left is none of this one.
         told = f"{path.absolute()} {reader.run().created_unix_s!r}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]

@@ -1,56 +1,96 @@
-"""`RayRuntime`: makes the actors of a run over a Ray cluster, and owns them."""
+"""`RayRuntime`: makes the actors of a run over a Ray cluster; handles for other processes."""
 
 from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from ecorl.config import Config, RayRuntimeConfig
 from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.threaded import error_of
-from ecorl.errors import ConfigError
+from ecorl.errors import ConfigError, EngineTimeout
 from ecorl.ledger import Ledger, node_file
 from ecorl.records import DeviceKind, Role, stage_of
 from ecorl.runtime.equipment.accelerator import accelerator_profile
-from ecorl.runtime.equipment.hardware import (
-    card_power,
-    gpu_path,
-    source_elsewhere,
-    stays_on_gpu,
-)
+from ecorl.runtime.equipment.hardware import card_power, gpu_path, source_elsewhere, stays_on_gpu
 from ecorl.runtime.equipment.role_places import RolePlaces, far_places, far_roles
 from ecorl.runtime.handles import RunTotals
 from ecorl.runtime.kept_models import dtype_objection, warn
 from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.ray import cluster
-from ecorl.runtime.ray.handle import RuntimeHandle
 from ecorl.runtime.ray.link import ANSWER_S, SchedulerLink
 from ecorl.runtime.ray.monitor import MonitorActor, MonitorPlan
 from ecorl.runtime.ray.node_records import left_over, node_folder, run_token
-from ecorl.runtime.ray.record import RemoteRecord
-from ecorl.runtime.ray.remote import RemoteRuntime
+from ecorl.runtime.ray.remote import RemoteRecord, RemoteRuntime
 from ecorl.runtime.ray.scheduler import SchedulerActor, SchedulerFacts, SchedulerPlan
 from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_workers
 from ecorl.runtime.training import FrozenModel, KeptModel, TrainerMachine, TrainingSide
 from ecorl.telemetry.sources.specs import SourceSpec
 
+
+@dataclass(frozen=True, slots=True)
+class RuntimeHandle:
+    """Tells where a run's scheduler is; it can be pickled, and holds no lock and no thread.
+
+    Attributes:
+        scheduler: name of the scheduler's actor.
+        namespace: Ray namespace in which it has this name.
+    """
+
+    scheduler: str
+    namespace: str
+
+    @classmethod
+    def of_run(cls, ledger: Path, attempt: int, namespace: str) -> RuntimeHandle:
+        """The handle of a run's attempt, which need not have started yet.
+
+        Args:
+            ledger: the head's record.
+            attempt: number of the attempt.
+            namespace: of the run's actors.
+        """
+        return cls(f"ecorl-scheduler-{run_token(ledger)}-{attempt}", namespace)
+
+    def open(self, training: TrainingSide) -> RemoteRuntime:
+        """Take part in the run, from a process that has joined the Ray cluster.
+
+        Decisions are shared with all other processes by the handles of iterations. To close the
+        runtime ends nothing: the process that started the run ends it.
+
+        Args:
+            training: what the framework's adapter says of this process.
+
+        Raises:
+            ConfigError: when there is no such run, or this machine is none of it.
+            EngineError: when its scheduler does not answer.
+        """
+        try:
+            actor = ray.get_actor(self.scheduler, namespace=self.namespace)
+        except ValueError as error:
+            allowed = "the name of a run's scheduler: the run has ended, or never began"
+            raise ConfigError("scheduler", self.scheduler, allowed) from error
+        try:
+            facts: SchedulerFacts = ray.get(actor.facts.remote(), timeout=ANSWER_S)
+        except RayError as error:
+            raise EngineTimeout(f"{self.scheduler} does not answer: {error}") from error
+        home = facts.nodes.get(ray.get_runtime_context().get_node_id())
+        if home is None:
+            # Nothing meters it for this run: what a stage drew here would be unknown.
+            here, known = cluster.own_node().name, sorted(facts.nodes.values())
+            raise ConfigError("node", here, f"a machine of the run: {', '.join(known)}")
+        own = replace(training, node=home, models={**facts.models, **training.models})
+        return RemoteRuntime(facts.config, own, SchedulerLink(actor), facts.engines)
+
+
 _FINISH_S = 70.0
 """Longest wait for the end of one of a run's actors, s. Invented: a monitor that hangs is given a
 minute, and its machine's record a few seconds more."""
-
-
-@dataclass(slots=True)
-class _Actors:
-    """The actors that this process has made and owns."""
-
-    scheduler: Any = None
-    plan: Any = None
-    made: list[Any] = field(default_factory=list)
-    joined: bool = False
 
 
 class RayRuntime(RemoteRuntime):
@@ -87,7 +127,10 @@ class RayRuntime(RemoteRuntime):
         self._path, self._attempt = ledger.path, ledger.attempt
         self._token = run_token(ledger.path)
         self._ledger = ledger
-        self._actors = _Actors()
+        self._scheduler: Any = None
+        self._plan_ref: Any = None  # Ray hands it to an actor that it starts anew
+        self._made: list[Any] = []
+        self._has_joined = False
         self._names: dict[str, str] = {}
         self._started = self._closed = self._ended = False
 
@@ -101,7 +144,7 @@ class RayRuntime(RemoteRuntime):
     @property
     def record(self) -> RecordWriter:
         """The run's record; to close it ends the run's actors too."""
-        if self._actors.scheduler is None:
+        if self._scheduler is None:
             return self._ledger
         return RemoteRecord(self._link, self._end)
 
@@ -110,15 +153,15 @@ class RayRuntime(RemoteRuntime):
         if self._started:
             return
         self._started = True
-        self._actors.joined = cluster.connect(self._ray, len(self._moved()))
+        self._has_joined = cluster.connect(self._ray, len(self._moved()))
         try:
-            with cluster.ended_on_error(self._actors.made):
+            with cluster.ended_on_error(self._made):
                 plan = self._plan()
                 # One writer at a time: from here on the scheduler keeps the record.
                 self._ledger.close()
                 self._start_scheduler(plan)
         except BaseException:
-            self._actors.scheduler = None  # it was ended: there is nobody to close
+            self._scheduler = None  # it was ended: there is nobody to close
             self._leave()
             raise
         # An exception that ends the training must not lose the last executions.
@@ -131,7 +174,7 @@ class RayRuntime(RemoteRuntime):
         models = self._moved()
         cluster.check_accelerators(len(models), self._ray.patience_s)
         reserved = self.training.cards
-        workers = make_workers(self.config, self._ray, models, self._actors.made, reserved)
+        workers = make_workers(self.config, self._ray, models, self._made, reserved)
         self._engines = {worker.role: worker.model.folder for worker in workers}
         trainers = self._trainers(home)
         places = self._far_places(trainers)
@@ -245,13 +288,11 @@ class RayRuntime(RemoteRuntime):
         actor = (
             ray.remote(MonitorActor)
             .options(
-                num_cpus=0,
-                max_restarts=cluster.RESTARTS,
-                scheduling_strategy=cluster.on_node(node),
+                num_cpus=0, max_restarts=cluster.RESTARTS, scheduling_strategy=cluster.on_node(node)
             )
             .remote(plan)
         )
-        self._actors.made.append(actor)
+        self._made.append(actor)
         return plan, actor
 
     def machine_name(self, host: str) -> str:
@@ -264,7 +305,7 @@ class RayRuntime(RemoteRuntime):
 
     def _start_scheduler(self, plan: SchedulerPlan) -> None:
         # Held here: Ray needs it again when it starts the actor anew.
-        self._actors.plan = ray.put(plan)
+        self._plan_ref = ray.put(plan)
         # Waits at the barrier stand beside everything else, which keeps its order.
         groups = {"waits": 8, "ends": 8}
         remote: Any = ray.remote(concurrency_groups=groups)
@@ -277,10 +318,10 @@ class RayRuntime(RemoteRuntime):
                 max_restarts=cluster.RESTARTS,
                 scheduling_strategy=cluster.on_node(cluster.own_node()),
             )
-            .remote(self._actors.plan)
+            .remote(self._plan_ref)
         )
-        self._actors.made.append(actor)
-        self._actors.scheduler = actor
+        self._made.append(actor)
+        self._scheduler = actor
         self._link = SchedulerLink(actor)
         fault = ray.get(actor.start.remote(False), timeout=START_S + self._ray.patience_s)
         if fault is not None:
@@ -294,14 +335,14 @@ class RayRuntime(RemoteRuntime):
         if self._closed:
             return
         self._closed = True
-        if self._actors.scheduler is None:
+        if self._scheduler is None:
             self._ledger.close()
             return
         # One that is being started anew just now has to fetch the machines' records.
         self._link.await_up(RESTART_S + ANSWER_S)
         self._link.drain(ANSWER_S)
         self._count_sender()
-        self._link.ask("finish", str(self.clock.time), timeout_s=_FINISH_S * len(self._actors.made))
+        self._link.ask("finish", str(self.clock.time), timeout_s=_FINISH_S * len(self._made))
 
     def _end(self) -> None:
         """End the record and all actors; Ray ends them by SIGKILL, so nothing may be left."""
@@ -310,13 +351,13 @@ class RayRuntime(RemoteRuntime):
         self._ended = True
         atexit.unregister(self._end)
         self.close()
-        if self._actors.scheduler is not None and ray.is_initialized():
+        if self._scheduler is not None and ray.is_initialized():
             self._link.drain(ANSWER_S)
             self._link.ask("close_record", timeout_s=60.0)
-            cluster.end(self._actors.made)
+            cluster.end(self._made)
         self._leave()
 
     def _leave(self) -> None:
         self._link.close()
-        if self._actors.joined and ray.is_initialized():
+        if self._has_joined and ray.is_initialized():
             ray.shutdown()

@@ -24,12 +24,11 @@ from ecorl.records import EventKind, FaultKind, ModelShape, Role, StageWork
 from ecorl.runtime.equipment.hardware import GpuPath
 from ecorl.runtime.handles import Iteration, Landed, PlacedStage, RunTotals, Span
 from ecorl.runtime.kept_models import reason_of
-from ecorl.runtime.ray.changes import ModelChanges
 from ecorl.runtime.ray.monitor import MonitorPlan
 from ecorl.runtime.ray.monitor_link import RemoteMonitor
 from ecorl.runtime.ray.node_records import LeftOver, NodeRecords
 from ecorl.runtime.ray.outbox import Note
-from ecorl.runtime.ray.workers import RESTART_S, START_S, PlacedWorker, make_lanes
+from ecorl.runtime.ray.workers import RESTART_S, START_S, ModelChanges, PlacedWorker, make_lanes
 from ecorl.runtime.scheduling.stage_scheduler import StageScheduler
 from ecorl.runtime.training import KeptModel, TrainingSide
 
@@ -141,8 +140,9 @@ class SchedulerActor:
             ModelChanges.remove(self._folder)
         self._changes = ModelChanges.read(self._folder)
         self._ledger = ledger = Ledger.reopen(plan.path, raw_samples=plan.config.ledger.raw_samples)
+        edi = None if plan.edi_json is None else EdiMatrix.from_json(plan.edi_json)
         scheduler = StageScheduler(
-            plan.config, ledger, plan.training, plan.gpu, plan.card, self._edi(), plan.before
+            plan.config, ledger, plan.training, plan.gpu, plan.card, edi, plan.before
         )
         if not is_anew:
             ledger.begin_now()
@@ -205,10 +205,6 @@ class SchedulerActor:
         changes.kept = scheduler.equip(self._monitors, lanes, kept)
         if changes.kept:
             changes.write(self._folder)
-
-    def _edi(self) -> EdiMatrix | None:
-        text = self._plan.edi_json
-        return EdiMatrix.from_json(text) if text is not None else None
 
     def finish(self, hook_clock: str) -> None:
         """Account what is left, fetch the machines' records, and end the engines.

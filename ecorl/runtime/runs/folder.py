@@ -142,7 +142,7 @@ def _is_unfinished(folder: Path) -> bool:
     if not (folder / LEDGER_FILE).is_file():
         return False
     try:
-        with contextlib.closing(LedgerReader(folder)) as reader:
+        with LedgerReader(folder) as reader:
             return ending_of(reader)[0] is not RunEnding.FINISHED
     except LedgerError as error:
         logger.warning("%s is passed over: %s", folder, error)
@@ -151,5 +151,5 @@ def _is_unfinished(folder: Path) -> bool:
 
 def _begun(folder: Path) -> float:
     """When a run was made, s since 1970: its name may be of another clock, or of one set back."""
-    with contextlib.closing(LedgerReader(folder)) as reader:
+    with LedgerReader(folder) as reader:
         return float(reader.run().created_unix_s)

@@ -82,7 +82,7 @@ class FoundRun:
         Raises:
             LedgerError: when that cannot be read.
         """
-        with contextlib.closing(LedgerReader(folder)) as reader:
+        with LedgerReader(folder) as reader:
             run, events = reader.run(), reader.events()
             ending, _ = ending_of(reader, events)
             saved = [row for row in reader.checkpoints() if not row.superseded]
@@ -189,7 +189,7 @@ def remove_record(folder: Path) -> None:
         found = FoundRun.of(folder)
         if not found.attached:
             raise RunError(f"{folder} holds a run of `ecorl run`: choose another folder")
-        with contextlib.closing(LedgerReader(folder)) as reader:
+        with LedgerReader(folder) as reader:
             begun_s = reader.run().created_unix_s
         for name in _FILES:
             (folder / name).unlink(missing_ok=True)

@@ -14,7 +14,8 @@ from ecorl.config import AutoSourceConfig, Config
 from ecorl.engines.validate import EngineBoundary
 from ecorl.ledger import DeviceRow, LedgerReader, RunEnding
 from ecorl.records import DeviceKind, Provenance, Role
-from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.energy.run_energy import recorded_totals
+from ecorl.runtime.energy.run_energy import recorded_totals
 from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.runs.found import FoundRun
 
@@ -96,7 +97,7 @@ def _energy(folder: Path) -> str:
 
 def _instruments(folder: Path, config: Config) -> str:
     """Which device's energy is found by which instrument, as the newest attempt has recorded it."""
-    with contextlib.closing(LedgerReader(folder)) as reader:
+    with LedgerReader(folder) as reader:
         newest = max((row.attempt for row in reader.attempts()), default=0)
         devices = [row for row in reader.devices() if row.attempt == newest]
     return ", ".join(dict.fromkeys(_instrument(row, config) for row in devices)) or (

@@ -29,7 +29,9 @@ from ecorl.ledger import LEDGER_FILE, Ledger, LedgerReader, RunEnding, ending_of
 from ecorl.ledger.nodes import NODES_FOLDER
 from ecorl.plain_text import line_at, text_refusal
 from ecorl.records import EventKind
-from ecorl.runtime.energy.recorded_energy import recorded_totals
+from ecorl.runtime.energy.run_energy import recorded_totals
+from ecorl.runtime.handles import RunTotals
+from ecorl.runtime.runs.folder import in_new_folder, in_newest_folder
 from ecorl.runtime.runs.found import (
     ATTACH,
     BEGINS_AGAIN,
@@ -38,8 +40,6 @@ from ecorl.runtime.runs.found import (
     remove_record,
     remove_unbegun,
 )
-from ecorl.runtime.handles import RunTotals
-from ecorl.runtime.runs.folder import in_new_folder, in_newest_folder
 from ecorl.runtime.training import this_node
 
 _LONGEST_ERROR = 300
@@ -459,7 +459,7 @@ def _check_same_config(folder: Path, config: Config) -> None:
     """One record is of one config: its policy, devices and carbon factors speak for all of it."""
     # The places too: which devices serve a role decides what its executions cost. `runtime` may
     # differ: a cluster may have another address by now.
-    with contextlib.closing(LedgerReader(folder)) as reader:
+    with LedgerReader(folder) as reader:
         recorded = parse_config(reader.run().config_toml, f"the ledger of {folder}")
     before, now = recorded.model_dump(), config.anchored().model_dump()
     for key in _MAY_CHANGE:

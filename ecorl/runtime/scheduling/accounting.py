@@ -18,6 +18,7 @@ from ecorl.records import (
     Action,
     BarrierWait,
     DeviceKind,
+    EnergyMethod,
     FaultEvent,
     FaultKind,
     Provenance,
@@ -26,15 +27,16 @@ from ecorl.records import (
     StageResult,
     StageWork,
 )
-from ecorl.runtime.energy.stage_energy import card_energy
 from ecorl.runtime.handles import PlacedStage, Span, held_s
 from ecorl.runtime.monitor import Monitor
-from ecorl.runtime.scheduling.offload import BatchOutcome, OffloadLane, PendingBatch
+from ecorl.runtime.scheduling.offload import (
+    HOST_PROCESS_ID,
+    BatchOutcome,
+    OffloadLane,
+    PendingBatch,
+)
 
 logger = logging.getLogger(__name__)
-
-HOST_PROCESS_ID = "host_process"
-"""An engine that computes on the host: its time is measured, nothing meters its energy."""
 
 ELSEWHERE_ID = "elsewhere"
 """Devices that are not the trainer's and that nobody has named: nothing meters their energy."""
@@ -44,9 +46,6 @@ _SOURCES = {
     "xrt (noop)": "cycle model; computed by C-simulation behind XRT's noop driver on this machine",
 }
 """Source of a modelled card's figures, by the host that runs its kernels."""
-
-REAL_HOST = "xrt"
-"""An engine whose kernels run on real cards."""
 
 
 class Recorder:
@@ -59,10 +58,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        record: Ledger,
-        monitors: Mapping[str, Monitor],
-        card: DeviceProfile,
+        self, record: Ledger, monitors: Mapping[str, Monitor], card: DeviceProfile
     ) -> None:
         self._record, self._monitors, self._card = record, monitors, card
 
@@ -144,14 +140,16 @@ class Recorder:
         monitor, work = self._monitors[node], stage.work
         t_start_s = min(span.t_start_s for span in spans)
         t_end_s = max(span.t_end_s for span in spans)
-        own = {i for span in spans for i in self._ids(monitor, span)}
+        unnamed = any(span.device_ids is None for span in spans)
+        own = {i for span in spans for i in span.device_ids or ()}
+        own |= set(monitor.gpu_path_ids() if unnamed else ())
         monitor.add(
             stage.serial,
             StageResult(
                 iteration=stage.iteration.number,
                 stage=work.stage,
                 action=Action.GPU,
-                device_ids=tuple(sorted(own)) or (_unread_id(spans),),
+                device_ids=tuple(sorted(own)) or ("gpu" if unnamed else ELSEWHERE_ID,),
                 device=device,
                 t_start_s=t_start_s,
                 t_end_s=t_end_s,
@@ -171,9 +169,6 @@ class Recorder:
             ),
             spans if is_timed else (),
         )
-
-    def _ids(self, monitor: Monitor, span: Span) -> tuple[str, ...]:
-        return monitor.gpu_path_ids() if span.device_ids is None else span.device_ids
 
     def record_outcome(
         self, stage: PlacedStage, pending: PendingBatch, outcome: BatchOutcome, lane: OffloadLane
@@ -198,7 +193,8 @@ class Recorder:
                 stage.work.role, fault, outcome.detail, n_bad,
             )  # fmt: skip
         on_card, is_real = self._on_card(lane.engine), lane.place.is_metered
-        report = outcome.report or _silent_report(self._is_modelled(lane))
+        silent = Provenance.MODELLED if self._is_modelled(lane) else Provenance.MEASURED
+        report = outcome.report or EngineReport(None, None, silent, 0.0)
         if on_card:
             # Time and energy may be those of the rows that could be run.
             done = rows_of(pending.batch, sorted(outcome.values), stage.work)
@@ -279,23 +275,23 @@ class Recorder:
         return None
 
 
-def _unread_id(spans: Sequence[Span]) -> str:
-    """What stands for devices that nothing meters: the GPU path's, or those of a role elsewhere."""
-    return "gpu" if any(span.device_ids is None for span in spans) else ELSEWHERE_ID
-
-
-def _silent_report(is_modelled: bool) -> EngineReport:
-    """What stands for the report of an engine that gave none: nothing is known."""
-    provenance = Provenance.MODELLED if is_modelled else Provenance.MEASURED
-    return EngineReport(None, None, provenance, 0.0)
-
-
 def _reported_energy(
     device_ids: tuple[str, ...], t_start_s: float, report: EngineReport
 ) -> StageEnergy:
-    """The energy that an engine reports of itself."""
-    return card_energy(
-        device_ids, t_start_s, report.device_time_s, report.device_energy_j, report.provenance
+    """Energy of an execution as an engine reports it; without one there is no method either."""
+    time_s, energy_j = report.device_time_s, report.device_energy_j
+    return StageEnergy(
+        device_ids=device_ids,
+        t_start_s=t_start_s,
+        t_end_s=t_start_s + (time_s or 0.0),
+        energy_j=energy_j,
+        mean_power_w=energy_j / time_s if energy_j is not None and time_s else None,
+        counter_energy_j=None,
+        integral_energy_j=None,
+        n_samples=0,
+        coverage=1.0 if energy_j is not None else 0.0,
+        method=EnergyMethod.CYCLE_MODEL if energy_j is not None else EnergyMethod.NONE,
+        provenance=report.provenance,
     )
 
 

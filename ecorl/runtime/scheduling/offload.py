@@ -16,14 +16,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.config import Config, TorchEngineConfig
 from ecorl.engines.lanes.threaded import AsyncEngine, Result
 from ecorl.engines.protocol import CardLoad, EngineReport, ScoreBatch
+from ecorl.engines.torch.loading import HOST
 from ecorl.engines.validate import check_result
 from ecorl.errors import InvalidResult
 from ecorl.records import FaultKind, Stage
+from ecorl.runtime.equipment.accelerator import AcceleratorPlace
+from ecorl.runtime.equipment.hardware import real_card_ids
 from ecorl.scheduler import CompletionBarrier, Quarantine, Ticket
+from ecorl.telemetry.sources.specs import card_id
 
 Float32 = npt.NDArray[np.float32]
+
+
+HOST_PROCESS_ID = "host_process"
+"""An engine that computes on the host: its time is measured, nothing meters its energy."""
+
+REAL_HOST = "xrt"
+"""An engine whose kernels run on real cards."""
 
 
 @dataclass(slots=True)
@@ -260,3 +272,30 @@ class OffloadLane:
         if checked.report is not None and checked.report.cards:
             self.cards, self.cards_at_s = checked.report.cards, time.monotonic()
         self._barrier.deliver(pending.ticket, pending.batch.sample_ids, checked.values)
+
+
+def lane_place(
+    config: Config,
+    node: str,
+    engine: AsyncEngine,
+    number: int,
+    accelerator: AcceleratorPlace | None = None,
+) -> LanePlace:
+    """Say where an engine computes.
+
+    Args:
+        config: the run's configuration.
+        node: name of its machine.
+        engine: the engine.
+        number: of its simulated card on that machine.
+        accelerator: the GPU on which torch computes there, where its power is looked for.
+    """
+    if engine.host == REAL_HOST:
+        return LanePlace(node, real_card_ids(config), is_metered=True)
+    offload = config.engine.offload
+    if not isinstance(offload, TorchEngineConfig):
+        return LanePlace(node, (card_id(number),))
+    if accelerator is not None and accelerator.device_ids:
+        return LanePlace(node, accelerator.device_ids, is_metered=True)
+    unread = HOST_PROCESS_ID if offload.device == HOST else offload.device.replace(":", "")
+    return LanePlace(node, (unread,))

@@ -49,9 +49,8 @@ from ecorl.runtime.kept_models import ModelsWithoutEngine
 from ecorl.runtime.monitor import Monitor, added_up
 from ecorl.runtime.scheduling.accounting import Recorder
 from ecorl.runtime.scheduling.charges import DeviceCharges
-from ecorl.runtime.scheduling.iterations import OpenIterations
+from ecorl.runtime.scheduling.iterations import OpenIterations, StateReader
 from ecorl.runtime.scheduling.offload import OffloadLane, PendingBatch
-from ecorl.runtime.scheduling.snapshot import StateReader
 from ecorl.runtime.training import KeptModel, TrainingSide, models_by_stage
 from ecorl.scheduler import CostModel, Guards, RoleDevices, build_policy, place
 

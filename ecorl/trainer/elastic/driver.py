@@ -21,8 +21,13 @@ from ecorl.trainer.elastic.crew import (
     names_of,
     reason_of,
 )
-from ecorl.trainer.elastic.log import TrainingLog
-from ecorl.trainer.elastic.records import ElasticFault, StepDone, StepOrder, WidthChange
+from ecorl.trainer.elastic.records import (
+    ElasticFault,
+    StepDone,
+    StepOrder,
+    TrainingLog,
+    WidthChange,
+)
 from ecorl.trainer.elastic.switch import Switch
 from ecorl.trainer.elastic.task import split_rows
 

@@ -26,11 +26,11 @@ from ecorl.trainer.elastic.groups import (
     device_of,
 )
 from ecorl.trainer.elastic.records import MemberOptions, Point, StepAnswer, StepOrder
-from ecorl.trainer.elastic.reduction import reduce_gradients
 from ecorl.trainer.elastic.state import (
     from_bytes,
     load_state,
     receive_state,
+    reduce_gradients,
     send_state,
     state_of,
     to_bytes,

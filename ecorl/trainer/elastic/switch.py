@@ -45,12 +45,7 @@ class Switch:
     """
 
     def __init__(
-        self,
-        goal: int,
-        crew: Sequence[MemberHandle],
-        staff: Staff,
-        rows: Sequence[int],
-        tell: Tell,
+        self, goal: int, crew: Sequence[MemberHandle], staff: Staff, rows: Sequence[int], tell: Tell
     ) -> None:
         self.goal, self.kept = goal, list(crew[:goal])
         self.is_ready = self.is_over = False

@@ -30,15 +30,12 @@ class ElasticTask(Protocol):
 
     def make_model(self) -> nn.Module:
         """Make the model, on the device on which this process trains it."""
-        ...
 
     def make_optimizer(self, model: nn.Module) -> Optimizer:
         """Make the optimizer of the model's parameters."""
-        ...
 
     def rows(self, step: int) -> Sequence[int]:
         """Tell the rows of a step, in order; of the step's number (from 0) alone."""
-        ...
 
     def loss(self, model: nn.Module, indices: Sequence[int]) -> Tensor:
         """Compute the loss of each of these rows, [n_rows] float32, with its graph.
@@ -46,7 +43,6 @@ class ElasticTask(Protocol):
         It knows nothing of the step's other rows, which other members or later calls compute; a
         loss that is no mean over rows is what `WeighsRows` is for.
         """
-        ...
 
 
 @runtime_checkable
@@ -64,7 +60,6 @@ class WeighsRows(Protocol):
         Returns:
             A number above 0 that follows from these rows alone.
         """
-        ...
 
 
 @runtime_checkable
@@ -73,7 +68,6 @@ class ShiftsGears(Protocol):
 
     def shift(self, model: nn.Module, gear: Gear) -> None:
         """Change the format, between two steps; parameters stay as they are."""
-        ...
 
 
 @runtime_checkable
@@ -91,7 +85,6 @@ class PreparesUpdates(Protocol):
             optimizer: its optimizer.
             step: number of the step, from 0.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

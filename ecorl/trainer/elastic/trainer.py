@@ -11,23 +11,21 @@ import torch
 
 from ecorl.control import Gear
 from ecorl.errors import ConfigError, DataError, RunError
-from ecorl.trainer.elastic.checkpoints import CheckpointFolder, TrainingCheckpoint
+from ecorl.trainer.elastic.checkpoints import CheckpointFolder, Saver, TrainingCheckpoint
 from ecorl.trainer.elastic.crew import MemberHandle, Staff, fetch, has_cluster, raise_cause
 from ecorl.trainer.elastic.driver import CrewDriver
-from ecorl.trainer.elastic.log import TrainingLog
 from ecorl.trainer.elastic.records import (
     ElasticFault,
     ElasticOptions,
     StepDone,
+    TrainingLog,
     TrainingResult,
     WidthChange,
 )
-from ecorl.trainer.elastic.saving import Saver
 from ecorl.trainer.elastic.state import from_bytes
-from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController
+from ecorl.trainer.elastic.steering import Bearing, Steering, WidthController, WidthWishes
 from ecorl.trainer.elastic.switch import Switch
 from ecorl.trainer.elastic.task import ElasticTask
-from ecorl.trainer.elastic.wishes import WidthWishes
 
 _TRIES = 5
 """How often is tried to begin with new actors before the training is given up; invented."""
@@ -374,7 +372,8 @@ class ElasticTrainer:
         if self._switch is not None and self._switch.goal != goal:
             self._drop_switch()
         if self._switch is None:
-            if goal in (self.width, 0) or self._is_resting():
+            is_resting = time.monotonic() < self._rests_until_s  # no joiners are asked for
+            if goal in (self.width, 0) or is_resting:
                 self._wishes.is_met()
                 return False
             self._switch = self._new_switch(goal)
@@ -405,10 +404,6 @@ class ElasticTrainer:
             self._n_failed_joins, self._rests_until_s = 0, time.monotonic() + _REST_S
             what = f"{_JOINS} tries came to nothing, the next is made in {_REST_S:g} s"
             self._log.tell(ElasticFault.WIDTH_GIVEN_UP, f"width {switch.goal}", what)
-
-    def _is_resting(self) -> bool:
-        """Whether no more joiners are asked for at present."""
-        return time.monotonic() < self._rests_until_s
 
     def _pause(self, n_steps: int) -> None:
         """Save, let the actors go, and wait until the training is to go on."""

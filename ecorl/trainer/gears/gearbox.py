@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.control import Gear, TrainingStage, gear_label
 from ecorl.trainer.gears.formats import GearSupport
 
@@ -329,13 +329,9 @@ class Gearbox:
             "low_tokens": self.low_tokens,
             "gears": {
                 str(gear): {
-                    "gear_variance": state.gear_variance,
-                    "reference_variance": state.reference_variance,
+                    **asdict(state),
                     # JSON has no infinity.
                     "mismatch": "inf" if state.mismatch == math.inf else state.mismatch,
-                    "overflows_in_a_row": state.overflows_in_a_row,
-                    "n_overflows": state.n_overflows,
-                    "is_retired": state.is_retired,
                 }
                 for gear, state in self._states.items()
             },

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.control import AS_IT_IS, Gear, TrainingStage
 from ecorl.records import FaultEvent, FaultKind
 from ecorl.runtime.protocol import RecordWriter

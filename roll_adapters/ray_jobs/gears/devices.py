@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.errors import ConfigError
 from roll_adapters.ray_jobs.gears.orders import GearOrder, GearRefusal
 from roll_adapters.ray_jobs.gears.worker import refusal

@@ -21,7 +21,7 @@ from ecorl.engines.registry import find_plugin
 from ecorl.errors import ConfigError, DataError
 from ecorl.records import DeviceKind
 from ecorl.runtime.equipment.accelerator import accelerator_profile
-from ecorl.runtime.equipment.profiles import named_profile
+from ecorl.runtime.equipment.role_places import named_profile
 from ecorl.telemetry.sources.replay import read_tracks
 from roll_adapters.trl.inputs.finding import Finding
 

@@ -293,7 +293,9 @@ def test_what_follows_a_change_may_be_left_out():
 
 
 def fault(iteration, kind="GearOverflow", attempt=1):
-    return FaultRow(attempt, False, iteration, 100.0 * iteration, kind, "actor_train", "", 0)
+    return FaultRow(
+        iteration, kind, "actor_train", "", attempt=attempt, superseded=False, t_s=100.0 * iteration
+    )
 
 
 def test_a_simulated_gear_is_never_priced():

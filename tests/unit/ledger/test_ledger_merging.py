@@ -21,7 +21,7 @@ from ecorl.ledger import (
     LedgerReader,
     NodeRecord,
     node_file,
-    statements,
+    schema,
 )
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
@@ -59,7 +59,7 @@ def clock(t_s: float, offset_s: float) -> Iterator[None]:
     now = SimpleNamespace(monotonic=lambda: t_s + offset_s, time=lambda: WALL_S + t_s)
     with (
         mock.patch.object(ledger_module, "time", now),
-        mock.patch.object(statements, "time", now),
+        mock.patch.object(schema, "time", now),
     ):
         yield
 

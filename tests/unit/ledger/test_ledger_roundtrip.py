@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, FileReader, Ledger, LedgerReader
-from ecorl.ledger.packing import pack_block, unpack_block
-from ecorl.ledger.rollup import SecondRow
+from ecorl.ledger.rollup import SecondRow, pack_block, unpack_block
 from ecorl.records import (
     Action,
     ActionCost,

@@ -9,7 +9,7 @@ import pytest
 
 from ecorl.config import validate_config
 from ecorl.errors import ConfigError
-from ecorl.loop.processors import check_one_process, training_side, wait_for_gpus
+from ecorl.loop.opening import check_one_process, training_side, wait_for_gpus
 
 
 class FakeCuda:

@@ -14,8 +14,8 @@ from ecorl.carbon.feeds.constant import ConstantFeed
 from ecorl.config import AccountingConfig, config_toml, validate_config
 from ecorl.control import Command, GearChoice, Why
 from ecorl.grid import AverageIntensity, Basis, Gas, Scope
-from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, statements
-from ecorl.ledger import control as control_module
+from ecorl.ledger import LEDGER_FILE, DeviceRecord, Ledger, LedgerReader, schema
+from ecorl.ledger import encoding as encoding_module
 from ecorl.ledger import ledger as ledger_module
 from ecorl.records import (
     Action,
@@ -195,7 +195,7 @@ def now(monkeypatch):
     """The monotonic time that ledgers see, s, in a list of one."""
     now = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: UNIX_S + now[0])
-    for module in (ledger_module, statements, control_module):
+    for module in (ledger_module, schema, encoding_module):
         monkeypatch.setattr(module, "time", clock)
     return now
 

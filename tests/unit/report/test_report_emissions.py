@@ -105,10 +105,10 @@ def machines(draw):
             joules = draw(st.floats(0, 100) | st.none())
             executions.append(executed(attempt, i, window, joules, on_card))
     devices = [
-        DeviceRow(1, "gpu0", "h100", MEASURED, "nvml", 40.0, "{}", DeviceKind.GPU),
-        DeviceRow(1, "fpga0", "u55c", MODELLED, "model", 15.0, "{}", DeviceKind.FPGA),
-        DeviceRow(2, "gpu0", "h100", MEASURED, "nvml", 40.0, "{}", DeviceKind.GPU),
-        DeviceRow(2, "fpga0", "u55c", MODELLED, "model", 15.0, "{}", DeviceKind.FPGA),
+        DeviceRow("gpu0", "h100", MEASURED, "nvml", 40.0, attempt=1, kind=DeviceKind.GPU),
+        DeviceRow("fpga0", "u55c", MODELLED, "model", 15.0, attempt=1, kind=DeviceKind.FPGA),
+        DeviceRow("gpu0", "h100", MEASURED, "nvml", 40.0, attempt=2, kind=DeviceKind.GPU),
+        DeviceRow("fpga0", "u55c", MODELLED, "model", 15.0, attempt=2, kind=DeviceKind.FPGA),
     ]
     return executions, devices, readings, pauses
 

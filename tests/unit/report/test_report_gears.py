@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from ecorl.config import validate_config
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.control import Command, Gear, Why
 from ecorl.ledger import DeviceRecord, LedgerReader
 from ecorl.records import EventKind, FaultEvent, FaultKind, Provenance, Stage

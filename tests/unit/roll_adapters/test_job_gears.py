@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from ray.exceptions import RayActorError
 
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.control import AS_IT_IS, Gear
 from ecorl.errors import ConfigError
 from ecorl.records import FaultKind, Stage, StageWork

@@ -7,15 +7,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from stub_service import (
-    NO_NUMBER,
-    RAISE,
-    REFUSE,
-    StubEngine,
-    logprobs_of,
-    reward_of,
-    until,
-)
+from stub_service import NO_NUMBER, RAISE, REFUSE, StubEngine, logprobs_of, reward_of, until
 
 from ecorl.engines.lanes.threaded import ThreadedEngine
 from ecorl.engines.protocol import EngineReport, ScoreResult
@@ -191,11 +183,11 @@ async def test_a_fault_costs_the_requests_of_its_batch_alone():
         assert later.future.result().values[0] == reward_of([6])
         # The rest of the failed request is not worked on.
         assert [len(b) for b in engine.batches] == [1, 2, 2, 1]
-        assert (batcher.faults.n, batcher.faults.in_a_row) == (1, 0)
+        assert (batcher.n_faults, batcher.n_faults_in_a_row) == (1, 0)
         crash = batcher.submit(rows_of([RAISE]))
         await asyncio.wait({crash.future})
         assert "IndexError: a fault of two lines" in str(crash.future.exception())
-        assert batcher.faults.in_a_row == 1
+        assert batcher.n_faults_in_a_row == 1
         assert (batcher.n_accepted, batcher.n_failed) == (5, 2)
 
 
@@ -250,7 +242,7 @@ async def test_an_answer_that_does_not_fit_is_a_fault():
             pending = batcher.submit(rows_of([1]))
             await asyncio.wait({pending.future})
             assert "InvalidResult" in str(pending.future.exception())
-            assert batcher.faults.n == n
+            assert batcher.n_faults == n
 
 
 @run
@@ -353,7 +345,7 @@ def test_a_patient_request_survives_a_fault_and_its_batch_mates_do_too(short_pau
             assert answers[0].effort.energy_j == pytest.approx(8.0)
             # Once all together, then each request alone; the bad one gets all its tries.
             assert sorted(len(b) for b in engine.batches) == [1, 1, 1, 2, 2, 6]
-            assert (batcher.n_waiting, batcher.n_failed, batcher.faults.n) == (0, 2, 3)
+            assert (batcher.n_waiting, batcher.n_failed, batcher.n_faults) == (0, 2, 3)
 
     asyncio.run(test())
 
@@ -364,13 +356,13 @@ def test_patient_requests_wait_until_a_stuck_engine_is_back(short_pauses):
         async with batching(engine, engine_timeout_s=0.05) as batcher:
             engine.gate.clear()
             first = batcher.submit(rows_of([1]), patient=True)
-            await until(lambda: batcher.faults.n == 1)
+            await until(lambda: batcher.n_faults == 1)
             second = batcher.submit(rows_of([2]), patient=True)
             gone = batcher.submit(rows_of([3]), patient=True)
             late = batcher.submit(rows_of([4]), patient=True)
             await asyncio.sleep(0.1)  # several pauses
             assert not any(p.future.done() for p in (first, second))
-            assert (batcher.n_waiting, batcher.faults.n) == (4, 1)
+            assert (batcher.n_waiting, batcher.n_faults) == (4, 1)
             batcher.withdraw(gone)
             batcher.give_up(late, HttpError(503, "too late", "late"))
             batcher.give_up(late, HttpError(503, "too late", "late"))

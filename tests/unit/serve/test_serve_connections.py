@@ -23,7 +23,7 @@ from stub_service import (
     until,
 )
 
-from ecorl.serve.connections import ClientConnection
+from ecorl.serve.server import ClientConnection
 
 
 @in_loop

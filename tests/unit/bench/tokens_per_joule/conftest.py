@@ -19,9 +19,9 @@ from ecorl.bench.tokens_per_joule.reading.model import (
 from ecorl.bench.tokens_per_joule.result import ArmEntry, BenchResult, targets_of
 from ecorl.bench.tokens_per_joule.running.idle import IdleReading
 from ecorl.bench.tokens_per_joule.running.known_truth import KnownTruth
-from ecorl.ledger import control as control_module
+from ecorl.ledger import encoding as encoding_module
 from ecorl.ledger import ledger as ledger_module
-from ecorl.ledger import statements
+from ecorl.ledger import schema
 from ecorl.records import Provenance
 from tests.unit.report.conftest import UNIX_S, RunMaker
 
@@ -33,7 +33,7 @@ def run(tmp_path, monkeypatch):
     """Writes a record; `run.clock` sets the monotonic time that it sees, s."""
     now = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: UNIX_S + now[0])
-    for module in (ledger_module, statements, control_module):
+    for module in (ledger_module, schema, encoding_module):
         monkeypatch.setattr(module, "time", clock)
     maker = RunMaker(tmp_path, now)
     yield maker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ecorl.runtime.control.carbon_meter import CarbonMeter, CarbonSoFar
+from ecorl.runtime.control.governor import CarbonMeter, CarbonSoFar
 
 
 def test_each_part_is_priced_at_the_intensity_of_its_time():

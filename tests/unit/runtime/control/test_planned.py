@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ecorl.carbon.series import Series
 from ecorl.config import validate_config
-from ecorl.config.carbon_control import ControllerName
+from ecorl.config.carbon import ControllerName
 from ecorl.control import Command, TrainingStage, Why
 from ecorl.controllers.catalogue import CONTROLLERS
 from ecorl.controllers.protocol import Seen

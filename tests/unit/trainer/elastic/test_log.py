@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from ecorl.trainer.elastic.log import TrainingLog
-from ecorl.trainer.elastic.records import StepDone
+from ecorl.trainer.elastic.records import StepDone, TrainingLog
 
 
 def commit(log, n, width=1, time_s=1.0):

@@ -7,8 +7,7 @@ import pytest
 from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.errors import ConfigError
 from ecorl.trainer.elastic.records import ElasticFault, ElasticOptions, Patience
-from ecorl.trainer.elastic.steering import Bearing, Heading, Steering
-from ecorl.trainer.elastic.wishes import WidthWishes
+from ecorl.trainer.elastic.steering import Bearing, Heading, Steering, WidthWishes
 
 GONE, NEAR = ElasticFault.CONTROL_GONE, ElasticFault.DEADLINE_NEAR
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ecorl.errors import ConfigError
-from ecorl.trainer.elastic.wishes import WidthWishes
+from ecorl.trainer.elastic.steering import WidthWishes
 
 
 def due(wishes, *steps):

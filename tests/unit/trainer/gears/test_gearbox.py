@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.config.training.gears import GearsConfig
+from ecorl.config.trainer import GearsConfig
 from ecorl.control import Gear
 from ecorl.trainer.gears.formats import GearSupport
 from ecorl.trainer.gears.gearbox import Barred, Gearbox, Limit
