@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from benchmarks.studies.carbon.control.scenario import (
     hour_means,
 )
 from benchmarks.studies.carbon.control.side_by_side import each_grid
-from benchmarks.studies.papers.carbon_printed import GEAR
+from benchmarks.studies.papers.carbon_claims import GEAR
 from ecorl.carbon.forecasts.history import HOUR_S
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
@@ -62,39 +61,23 @@ _CUTS_OF_A_START, _CUTS_OF_THE_JOBS = 4.5, 6.5
 """How many times longer than the savings of one start all of a start takes, and the jobs."""
 
 
-class ControlFindings(NamedTuple):
-    """What was played along recordings.
-
-    Attributes:
-        by_claim: figures by claim and grid; grids too short for a start of the study are absent.
-        n_starts: of trainings, by grid.
-    """
-
-    by_claim: Mapping[str, Mapping[str, float]]
-    n_starts: Mapping[str, int]
-
-
 def control_found(
     grids: Mapping[str, Series], box_s: float = BOX_S, *, is_quick: bool = False
-) -> ControlFindings:
-    """What ecorl finds, by claim and grid; claims that it says nothing about are absent.
+) -> dict[str, tuple[dict[str, float], int]]:
+    """What ecorl finds by grid: figures by claim, and the number of starts of trainings.
 
-    Each grid is played in a process of its own, as many at once as there are cores.
+    Each grid is played in a process of its own, as many at once as there are cores. Grids that are
+    too short for a start of the study are absent.
 
     Args:
         grids: recorded intensities by grid, g/kWh.
         box_s: about how long all may take, s: a slow machine takes fewer starts.
         is_quick: play one start, and trainings of up to 30 days.
     """
-    usable = {name: hour_means(filled(series))
-              for name, series in grids.items() if _is_usable(series)}  # fmt: skip
-    found: dict[str, dict[str, float]] = {}
-    n_starts: dict[str, int] = {}
-    for name, (figures, n) in each_grid(usable, partial(by_grid, is_quick=is_quick), box_s):
-        n_starts[name] = n
-        for id, value in figures.items():
-            found.setdefault(id, {})[name] = value
-    return ControlFindings(found, n_starts)
+    usable = {
+        name: hour_means(filled(series)) for name, series in grids.items() if _is_usable(series)
+    }
+    return dict(each_grid(usable, partial(by_grid, is_quick=is_quick), box_s))
 
 
 def modelled() -> dict[str, float]:
