@@ -10,9 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.studies.carbon.bound.lagrangian import lagrangian_bound
-from benchmarks.studies.carbon.bound.milp import milp_bound
-from benchmarks.studies.carbon.bound.replayed import ScriptedActions, played_actions
+from benchmarks.studies.carbon.bound.lagrangian import (
+    ScriptedActions,
+    lagrangian_bound,
+    played_actions,
+)
+from benchmarks.studies.carbon.bound.programme import milp_bound
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.clairvoyant.lp import lp_bound
