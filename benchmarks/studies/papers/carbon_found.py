@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.studies.carbon.waits import WAITED_PERCENTILE, LateWatcher, View, Watcher, play
+from benchmarks.studies.carbon.waits import WAITED_PERCENTILE, View, Watcher, late_watcher, play
 from benchmarks.studies.papers.carbon_claims import ACT, BLOG, PAPER, UTC_OFFSET_H, hours_of_run
 from benchmarks.studies.papers.scheduler_claims import inference_energy_share
 from ecorl.carbon.feeds.synthetic import STEP_S, SyntheticFeed
@@ -160,7 +160,7 @@ def threshold_saving(series: Series, every: int) -> float:
         max_wait_s=MAX_WAIT_H * HOUR_S,
         recheck_s=series.step_s,
     )
-    return _played_saving(rule, LateWatcher(series), series, 1, every)
+    return _played_saving(rule, late_watcher(series), series, 1, every)
 
 
 def best_saving(series: Series, work_h: float) -> float:
@@ -215,18 +215,16 @@ def act_kg_per_card() -> float:
     return float(area_cm2 * act_kg_per_cm2("14nm") + memory_kg + ACT["package_kg"])
 
 
-class _Foreseer:
+def _foreseer(series: Series) -> Watcher:
     """Knows an interval's value as it begins, and the coming day without error."""
 
-    def __init__(self, series: Series) -> None:
-        self._series = series
-
-    def view(self, number: int) -> View:
-        series = self._series
+    def view(number: int) -> View:
         start_s = series.start_s + number * series.step_s
         ahead = series.values[number : number + round(DAY_S / series.step_s)]
         forecast = Forecast("known", start_s, start_s, series.step_s, ahead)
         return View(told(series, number), forecast)
+
+    return view
 
 
 def _by_percentile() -> float:
@@ -240,7 +238,7 @@ def _by_percentile() -> float:
         recheck_s=HOUR_S,
         percentile=WAITED_PERCENTILE,
     )
-    return _played_saving(rule, _Foreseer(hours), hours, round(JOB_H), 1, 24)
+    return _played_saving(rule, _foreseer(hours), hours, round(JOB_H), 1, 24)
 
 
 def _played_saving(
@@ -258,7 +256,7 @@ def _played_saving(
     for first in range(day, end, every):
         if np.isnan(values[first : first + day + n_work]).any():
             continue
-        worked = play(rule, watcher, series, first, n_work).worked
+        worked = play(rule, watcher, series, first, n_work)
         plain += float(values[first : first + n_work].sum())
         ruled += float(values[worked].sum())
     return 1.0 - ruled / plain

@@ -13,17 +13,20 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.studies.carbon.control.grid_study import DEFAULT, saving
-from benchmarks.studies.carbon.control.regrets import Make, Regrets, StudyRun, cases, regrets
+from benchmarks.studies.carbon.control.grid_study import saving
 from benchmarks.studies.carbon.control.scenario import (
     DAY_S,
+    DEFAULT,
     GPUS,
     STUDY_FP8_GAIN,
+    Regrets,
     Study,
+    cases,
+    each_grid,
     filled,
     hour_means,
+    regrets,
 )
-from benchmarks.studies.carbon.control.side_by_side import each_grid
 from benchmarks.studies.papers.carbon_claims import GEAR
 from ecorl.carbon.forecasts.history import HOUR_S
 from ecorl.carbon.series import Series
@@ -32,7 +35,6 @@ from ecorl.controllers.catalogue import build
 from ecorl.controllers.clairvoyant.lp import lp_bound
 from ecorl.controllers.learning.soft_q import SOFT_Q_PRINTED
 from ecorl.controllers.planning.baselines import raced
-from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.replay.knowledge import Knowledge
@@ -126,7 +128,7 @@ def cuts(study: Study, series: Series, days: Sequence[int]) -> dict[str, float]:
         series: the recording.
         days: on which it starts.
     """
-    played = regrets(_default, cases(study, series, days), series)
+    played = regrets(DEFAULT, cases(study, series, days), series)
     saved = saving(played, series)
     measured = cases(replace(study, fp8_gain=GAIN), series, days)
     in_fp8 = sum(run.played.tokens_by_gear.get(Gear.FP8, 0.0) for run in played.runs)
@@ -135,7 +137,7 @@ def cuts(study: Study, series: Series, days: Sequence[int]) -> dict[str, float]:
         saved.static_bf16,
     )
     return found | {
-        "gear_cut_gain_125": saving(regrets(_default, measured, series), series).static_bf16,
+        "gear_cut_gain_125": saving(regrets(DEFAULT, measured, series), series).static_bf16,
         "gear_width_fixed": saved.gear,
         "gear_fp8_time": in_fp8 / sum(run.played.tokens for run in played.runs),
     }
@@ -184,27 +186,32 @@ def growths(
         days: on which it starts; those are left out after which the recording is too short.
         horizons: lengths, days.
     """
-    last = len(series.values) * series.step_s / DAY_S - max(horizons)
-    begins = [day for day in days if day <= last]
+    begins = _early_enough(series, days, horizons)
     if not begins:
         return {}
     lengths = [cases(replace(study, days=n), series, begins) for n in horizons]
-    makers: dict[str, Make] = {
-        "gear_regret": lambda p: build(SOFT_Q_PRINTED, p.of(gears=(Gear.FP8,))),
-        "gear_regret_dual": lambda p: build("dual", p),
-        "gear_regret_ours": _default,
+    controllers: dict[str, tuple[str, tuple[Gear, ...] | None]] = {
+        "gear_regret": (SOFT_Q_PRINTED, (Gear.FP8,)),
+        "gear_regret_dual": ("dual", None),
+        "gear_regret_ours": (DEFAULT, None),
     }
     return {
-        id: power_of(horizons, [_regret_g(regrets(make, chosen, series)) for chosen in lengths])
-        for id, make in makers.items()
+        id: power_of(
+            horizons,
+            [_regret_g(regrets(name, chosen, series, gears=gears)) for chosen in lengths],
+        )
+        for id, (name, gears) in controllers.items()
     }
+
+
+def _early_enough(series: Series, days: Sequence[int], horizons: Sequence[float]) -> list[int]:
+    """Those days after which the recording is long enough for all horizons."""
+    last = len(series.values) * series.step_s / DAY_S - max(horizons)
+    return [day for day in days if day <= last]
 
 
 def _regret_g(found: Regrets) -> float:
-    def of(run: StudyRun) -> float:
-        return run.played.cost_g - run.case.bound_g
-
-    return float(np.mean([of(run) for run in found.runs]))
+    return float(np.mean([run.played.cost_g - run.case.bound_g for run in found.runs]))
 
 
 def power_of(lengths: Sequence[float], values: Sequence[float]) -> float:
@@ -228,8 +235,7 @@ def deficits(
         days: on which it starts.
         horizons: lengths, days; among them that of the study.
     """
-    last = len(series.values) * series.step_s / DAY_S - max(horizons)
-    begins = [day for day in days if day <= last]
+    begins = _early_enough(series, days, horizons)
     if not begins:
         return {}
     missing, shares = [], {}
@@ -272,7 +278,7 @@ def shifted_jobs(series: Series, first_day: int, every_h: int) -> dict[str, floa
         first_day: of the first submission.
         every_h: from one submission to the next, h.
     """
-    table = _one_speed(Study().table())
+    table = Study().table().only((Gear.BF16,), (GPUS,))  # all workers in BF16, or none
     jobs = Study(days=WINDOW_H / 24.0, slack=WINDOW_H / JOB_H, epoch_s=HOUR_S, base_w=0.0)
     last_h = len(series.values) * series.step_s / HOUR_S - WINDOW_H
     at_once = shifted = best = 0.0
@@ -284,17 +290,8 @@ def shifted_jobs(series: Series, first_day: int, every_h: int) -> dict[str, floa
     return {"carl_cut": 1.0 - shifted / at_once, "carl_cut_best": 1.0 - best / at_once}
 
 
-def _one_speed(table: GearTable) -> GearTable:
-    """All workers in BF16, or none."""
-    return table.only((Gear.BF16,), (GPUS,))
-
-
 def _start(series: Series, day: int) -> float:
     return series.start_s + day * DAY_S
-
-
-def _default(problem: TrainingProblem) -> Controller:
-    return build(DEFAULT, problem)
 
 
 def _is_usable(series: Series) -> bool:
