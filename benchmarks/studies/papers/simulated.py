@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.frameworks.schedules import RLHFUSE
+from benchmarks.studies.frameworks.stage_orders import RLHFUSE
 from benchmarks.studies.papers.scheduler_claims import FIGURES
 from benchmarks.studies.papers.systems import (
     BF16_BYTES,

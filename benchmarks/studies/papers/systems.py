@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.frameworks.list_scheduler import ScheduleTimeline, run_schedule
-from benchmarks.studies.frameworks.pieces import Cluster
-from benchmarks.studies.frameworks.schedules import DEEPSPEED_CHAT, ecorl_schedule
-from benchmarks.studies.frameworks.stage_orders import Schedule
+from benchmarks.studies.frameworks.list_scheduler import Cluster, ScheduleTimeline, run_schedule
+from benchmarks.studies.frameworks.stage_orders import DEEPSPEED_CHAT, Schedule, ecorl_schedule
 from ecorl.errors import ConfigError
 from ecorl.policy.evaluation.evaluate import FilePolicy
 from ecorl.policy.planners.heuristics import algorithm1

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import paper_scheduler
 from benchmarks.paper_scheduler import CALIBRATIONS, QUICK, document, figures, report
-from benchmarks.studies.frameworks.schedules import RLHFUSE
+from benchmarks.studies.frameworks.stage_orders import RLHFUSE
 from benchmarks.studies.papers import systems as paper_systems
 from benchmarks.studies.papers.claims import markdown
 from benchmarks.studies.papers.scheduler_claims import CLAIMS, SLIPS, message_for, strong_scaling
