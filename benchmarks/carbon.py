@@ -117,17 +117,16 @@ def _days(text: str) -> int:
 def integration_figure(n_intensities: int) -> Figure:
     """The larger error of both paths."""
     found = integration_errors(n_intensities)
-    error = max(found.timeline, found.ledger)
-    return carbon_figure("integration_error", error, asdict(found), found=found)
+    error = max(found["timeline"], found["ledger"])
+    return carbon_figure("integration_error", error, found, **found)
 
 
 def pause_figure() -> Figure:
     """Whether standing still changes no bit."""
     found = train_paused()
-    if not found.n_pauses:
+    if not found["n_pauses"]:
         return missing("carbon.pause_weights_equal", "1", "the training never had to wait")
-    value = float(found.weights_equal)
-    return carbon_figure("pause_weights_equal", value, asdict(found), found=found)
+    return carbon_figure("pause_weights_equal", float(found["weights_equal"]), found, **found)
 
 
 def grid_figures(name: str, series: Series, plan: Plan) -> list[Figure]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +22,13 @@ _HOUR_S = 0.2
 """Length of a replayed hour, s."""
 
 
-@dataclass(frozen=True, slots=True)
-class PausedTraining:
-    """A training under a grid that is dirty most of the time, beside one without a grid.
+def train_paused() -> dict[str, int]:
+    """Train the same small network twice, once under a replayed grid that makes it wait.
 
-    Attributes:
-        weights_equal: whether all weights of both are the same, bit for bit.
-        n_pauses: how often the one stood still.
-        n_weights: numbers that were compared.
+    Returns:
+        ``weights_equal``, whether all weights of both are the same, bit for bit; ``n_pauses``, how
+        often the one stood still; ``n_weights``, the numbers that were compared.
     """
-
-    weights_equal: bool
-    n_pauses: int
-    n_weights: int
-
-
-def train_paused() -> PausedTraining:
-    """Train the same small network twice, once under a replayed grid that makes it wait."""
     # Where the records lie is of no use to who reads figures: they are gone at the end.
     quiet = contextlib.redirect_stderr(io.StringIO())
     with tempfile.TemporaryDirectory() as folder, quiet:
@@ -53,7 +42,11 @@ def train_paused() -> PausedTraining:
     starts = [c for i, c in enumerate(commands) if c is Command.PAUSE and commands[i - 1] is not c]
     first = commands[:1] == [Command.PAUSE] and commands[-1] is Command.PAUSE
     equal = [torch.equal(a, b) for a, b in zip(plain, paused, strict=True)]
-    return PausedTraining(all(equal), len(starts) + first, sum(w.numel() for w in plain))
+    return {
+        "weights_equal": all(equal),
+        "n_pauses": len(starts) + first,
+        "n_weights": sum(w.numel() for w in plain),
+    }
 
 
 _MODELLED = {"telemetry": {"gpu": {"type": "modelled"}}}

@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -174,7 +175,8 @@ LLAMARL = _schedule("LlamaRL")
 RLHFUSE = _schedule("RLHFuse", _fused())
 
 
-def ecorl_schedule(codes: Sequence[int]) -> Schedule:
+@cache
+def ecorl_schedule(codes: tuple[int, ...]) -> Schedule:
     """RLHFuse's schedule with reward and reference where a policy puts them.
 
     The paper builds on RLHFuse (its ablation starts there). The critic's step is fused with the

@@ -4,8 +4,7 @@ The budget is taken out of the problem and each token given a price. What is lef
 the states of `EpochNetwork`, over all actions of the table, and the least that it costs less what
 its tokens are worth is a bound at any price. The price that gives the highest bound is searched
 for. What the bound lacks is that blocks of epochs come as a whole, and do not add up to the budget:
-over a month of epochs of 5 minutes less than 3e-5 of the costs, on four recorded grids, without a
-cap on low precision.
+over a month of epochs of 5 minutes less than 3e-5 of the costs, on four recorded grids.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from benchmarks.studies.carbon.bound.network import EpochNetwork
 from ecorl.carbon.series import Series
 from ecorl.control import GearChoice, Why
 from ecorl.controllers.clairvoyant.lp import ClairvoyantBound, lp_bound
-from ecorl.controllers.clairvoyant.planes import PricePlanes
-from ecorl.controllers.horizon.pricing import Price
 from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Memoryless, Seen
@@ -42,14 +39,6 @@ _CLOSE = 3e-5
 _LONGEST = 12
 """Rounds of the search. Invented: five are usual."""
 
-_MORE = 1.001
-"""Factor of the price at which enough is bought where a cap binds too. Invented: of those tried on
-three recorded grids, it gave the cheapest schedules."""
-
-_MOST_OF_TWO = 8.0
-"""Where two prices are looked for, as a multiple of that without costs of changes. Invented."""
-
-
 SCRIPTED = "scripted"
 
 
@@ -59,7 +48,7 @@ class LagrangianBound:
 
     Attributes:
         cost_g: the bound, gCO2e; the linear programme's where that is higher.
-        price: at which it is reached.
+        price: of a token, at which it is reached, g.
         ends_g: ``[E] float64``, a bound by the epoch in which the last token falls, gCO2e.
         free: the bound without what changes cost.
         played: what became of the schedule in a replay.
@@ -67,7 +56,7 @@ class LagrangianBound:
     """
 
     cost_g: float
-    price: Price
+    price: float
     ends_g: FloatArray = field(repr=False)
     free: ClairvoyantBound
     played: PlayedTraining
@@ -101,7 +90,7 @@ def bounded(network: EpochNetwork, truth: Series) -> LagrangianBound:
     """
     p = network.problem
     free = lp_bound(p, truth)
-    prices = best_prices(network, free.price)
+    prices = best_prices(network, max(free.price.g_per_token, 1e-12))
     found = []
     may_end = np.arange(network.n_epochs) == prices.end
     for price in (prices.price, prices.more):
@@ -122,61 +111,39 @@ class FoundPrices(NamedTuple):
     """What the search found.
 
     Attributes:
-        price: at which the bound is the highest.
+        price: of a token, at which the bound is the highest, g.
         more: a little higher: what it buys is enough.
         end: the epoch of the last token for which the bound is the lowest.
         ends_g: ``[E]``, by that epoch the best bound, g.
     """
 
-    price: Price
-    more: Price
+    price: float
+    more: float
     end: int
     ends_g: FloatArray
 
 
-class _Tried:
-    """Prices with their bounds."""
+def best_prices(network: EpochNetwork, guess: float) -> FoundPrices:
+    """Search for the price at which whole epochs are bounded best: beside the best one tried.
 
-    def __init__(self, network: EpochNetwork) -> None:
-        self._network = network
-        self.prices = np.zeros((0, 2))
-        self.bounds_g = np.zeros((0, network.n_epochs))
-
-    def add(self, prices: FloatArray) -> None:
-        self.prices = np.concatenate((self.prices, prices))
-        self.bounds_g = np.concatenate((self.bounds_g, self._network.ends_g(prices)))
-        order = np.argsort(self.prices[:, 0], kind="stable")
-        self.prices, self.bounds_g = self.prices[order], self.bounds_g[order]
-
-    @property
-    def ends_g(self) -> FloatArray:
-        return np.asarray(self.bounds_g.max(axis=0))
-
-    @property
-    def end(self) -> int:
-        return int(self.ends_g.argmin())
-
-
-def best_prices(network: EpochNetwork, free: Price) -> FoundPrices:
-    """Search from the prices that hold without costs of changes.
+    At each end of the training the bound is concave in the price, so that what was tried tells
+    where it may be higher. All ends are bounded by each price that is tried; the one that is looked
+    at is the end with the lowest bound, which is the bound of all.
 
     Args:
         network: the problem in whole epochs.
-        free: those prices.
+        guess: the price that holds without costs of changes, above 0, g.
     """
-    if len(network.phases) == 1:
-        return _by_one(network, max(free.g_per_token, 1e-12))
-    return _by_two(network, free)
-
-
-def _by_one(network: EpochNetwork, guess: float) -> FoundPrices:
-    """By the price of a token: the best is beside the best one tried."""
-    tried = _Tried(network)
+    known, bounds_g = np.zeros(0), np.zeros((0, network.n_epochs))
     grid = np.linspace(_LEAST * guess, _MOST * guess, _POINTS)
     for _ in range(_LONGEST):
-        tried.add(np.column_stack((grid, np.zeros_like(grid))))
-        known, end = tried.prices[:, 0], tried.end
-        at = int(tried.bounds_g[:, end].argmax())
+        known = np.concatenate((known, grid))
+        bounds_g = np.concatenate((bounds_g, network.ends_g(grid)))
+        order = np.argsort(known, kind="stable")
+        known, bounds_g = known[order], bounds_g[order]
+        ends_g = bounds_g.max(axis=0)
+        end = int(ends_g.argmin())
+        at = int(bounds_g[:, end].argmax())
         is_within = 0 < at < len(known) - 1
         least = float(known[at - 1]) if at else 0.5 * float(known[0])
         most = float(known[at + 1]) if at < len(known) - 1 else 2.0 * float(known[-1])
@@ -185,22 +152,7 @@ def _by_one(network: EpochNetwork, guess: float) -> FoundPrices:
         grid = np.linspace(least, most, _POINTS)[1:-1]
         if not is_within:
             grid = np.append(grid, most if at else least)
-    return FoundPrices(Price(float(known[at])), Price(most), end, tried.ends_g)
-
-
-def _by_two(network: EpochNetwork, free: Price) -> FoundPrices:
-    """By the price of a token and that of the cap."""
-    planes = PricePlanes(network.ends_g, max(free.g_per_token, 1e-12), _MOST_OF_TWO)
-    points: FloatArray | None = np.array([free, free]) * [[1.0, 1.0], [1.02, 1.0]]
-    for _ in range(_LONGEST):
-        if points is None:
-            break
-        planes.add(points)
-        points = planes.next_points(int(planes.ends_g.argmin()))
-    end = int(planes.ends_g.argmin())
-    best = planes.best(end)
-    more = Price(float(best[0]) * _MORE, float(best[1]))
-    return FoundPrices(Price(*best.tolist()), more, end, planes.ends_g)
+    return FoundPrices(float(known[at]), most, end, ends_g)
 
 
 class ScriptedActions(Memoryless):

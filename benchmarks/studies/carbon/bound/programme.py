@@ -11,9 +11,7 @@ schedule below that cost passes it. HiGHS chooses among the others. What it find
 all schedules where it lies below that cost, and else that cost is the bound.
 
 The programme costs what `ecorl.controllers.replay.playing.Training` accounts for the same schedule,
-and less in two cases that hardly occur: lateness counts as nothing in an epoch that holds the
-soft deadline within it, and a change of the gear counts as one of the width where that takes less
-time.
+and less where a change of the gear takes more time than one of the width, as which it then counts.
 """
 
 from __future__ import annotations
@@ -105,7 +103,7 @@ def milp_bound(problem: TrainingProblem, truth: Series, time_limit_s: float = 20
     worst_g = math.inf if played.deficit > 0.0 else played.cost_g
     # Ends that cost more than the schedule that is known are none of the optimum.
     values = network.values(warm.price, warm.ends_g <= worst_g)
-    budget_g = float(network.budget_g(np.array([values.price]))[0])
+    budget_g = problem.tokens * values.price
     arcs, cut_g = _core(network, values, worst_g - budget_g)
     if len(arcs.epoch) > _MOST_ARCS:
         return found
@@ -123,8 +121,8 @@ def milp_bound(problem: TrainingProblem, truth: Series, time_limit_s: float = 20
 class Arcs(NamedTuple):
     """Epochs that may be spent: with which action, after which, and what that costs.
 
-    An arc is broken where its epoch ends before its time, by the last token or the last one in low
-    precision. How much of it comes before that is free; the rest is a pause, or after the end.
+    An arc is broken where its epoch ends before its time, by the last token. How much of it comes
+    before that is free; the rest is after the end.
 
     Attributes:
         epoch: ``[n]``, number of the epoch.
@@ -132,10 +130,9 @@ class Arcs(NamedTuple):
         begin: ``[n]``, number of the state that it comes from.
         end: ``[n]``, number of the state that it leads to, or `SINK`.
         is_broken: ``[n]``, whether it is.
-        cost_g: ``[n]``, emissions and lateness, of a broken one those that are not free, g.
+        cost_g: ``[n]``, emissions, of a broken one those that are not free, g.
         more_g: ``[n]``, of a broken one what it costs more if it lasts for its whole time, g.
         tokens: ``[n]``, trained in it, of a broken one if it lasts for its whole time.
-        low_tokens: ``[n]``, those of them that the cap counts.
     """
 
     epoch: IntArray
@@ -146,7 +143,6 @@ class Arcs(NamedTuple):
     cost_g: FloatArray
     more_g: FloatArray
     tokens: FloatArray
-    low_tokens: FloatArray
 
 
 def _core(network: EpochNetwork, values: Values, worst_g: float) -> tuple[Arcs, float]:
@@ -158,81 +154,53 @@ def _core(network: EpochNetwork, values: Values, worst_g: float) -> tuple[Arcs, 
         worst_g = min(worst_g, float(np.partition(costs, n_states)[n_states]))
     cut_g = worst_g + _ROUNDING * abs(worst_g)
     is_left, parts = through_g <= cut_g, list[Arcs]()
+    trains = np.flatnonzero(network.rates > 0.0)
     for epoch in range(network.n_epochs):
-        for phase, one in enumerate(network.phases):
-            before = np.flatnonzero(is_left[epoch, phase])
-            after = np.flatnonzero(is_left[epoch + 1, phase])
-            trains = np.flatnonzero(one.rates > 0.0)
-            low = np.flatnonzero(is_left[epoch + 1, -1] & (one.low_rates > 0.0))
-            parts.append(_whole(network, epoch, phase, before, after, float(after_g[-1, 0, 0])))
-            if values.may_end[epoch]:
-                parts.append(_last(network, epoch, phase, before, trains))
-            parts.append(_using_up(network, epoch, before, low))
+        before, after = (np.flatnonzero(is_left[edge]) for edge in (epoch, epoch + 1))
+        parts.append(_whole(network, epoch, before, after, float(after_g[-1, 0])))
+        if values.may_end[epoch]:
+            parts.append(_last(network, epoch, before, trains))
     arcs = Arcs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    worth_g = _worth_g(arcs, values)
+    worth_g = values.price * arcs.tokens
     free_g = np.where(arcs.is_broken, np.minimum(0.0, arcs.more_g - worth_g), -worth_g)
     rest_g = np.append(after_g.ravel(), 0.0)[arcs.end]
     kept = values.before.ravel()[arcs.begin] + (arcs.cost_g + free_g) + rest_g <= cut_g
     return Arcs(*(column[kept] for column in arcs)), worst_g
 
 
-def _worth_g(arcs: Arcs, values: Values) -> FloatArray:
-    price = values.price
-    worth: FloatArray = price.g_per_token * arcs.tokens - price.low_g_per_token * arcs.low_tokens
-    return worth
-
-
 def _whole(
-    network: EpochNetwork,
-    epoch: int,
-    phase: int,
-    before: IntArray,
-    after: IntArray,
-    stop_g: float,
+    network: EpochNetwork, epoch: int, before: IntArray, after: IntArray, stop_g: float
 ) -> Arcs:
     """Epochs that last for their whole time; after the last one it costs `stop_g`."""
-    cost_g, useful_s = network.spent(epoch, phase, before, after)
+    cost_g, useful_s = network.spent(epoch, before, after)
     if epoch + 1 == network.n_epochs:
-        cost_g = cost_g + stop_g
-    return _built(network, epoch, (phase, phase), (before, after), cost_g, useful_s)
+        return _built(network, epoch, (before, after), cost_g + stop_g, useful_s, is_end=True)
+    return _built(network, epoch, (before, after), cost_g, useful_s)
 
 
-def _using_up(network: EpochNetwork, epoch: int, before: IntArray, after: IntArray) -> Arcs:
-    """Epochs in which the last tokens in low precision are trained."""
-    whole_g, useful_s = network.spent(epoch, 0, before, after)
-    cost_g, _ = network.spent(epoch, -1, before, after)
-    return _built(network, epoch, (0, 1), (before, after), cost_g, useful_s, whole_g - cost_g)
-
-
-def _last(network: EpochNetwork, epoch: int, phase: int, before: IntArray, after: IntArray) -> Arcs:
+def _last(network: EpochNetwork, epoch: int, before: IntArray, after: IntArray) -> Arcs:
     """Epochs in which the last token is trained."""
-    whole_g, useful_s = network.spent(epoch, phase, before, after)
-    length_s, c = network.seconds[epoch], network.g_per_j[epoch]
-    cost_g = whole_g - c * network.phases[phase].draw_w[after] * useful_s
+    whole_g, useful_s = network.spent(epoch, before, after)
+    c = network.g_per_j[epoch]
+    cost_g = whole_g - c * network.draw_w[after] * useful_s
     if network.problem.kept is Kept.DEADLINE:
         cost_g = cost_g + c * network.problem.draw_w(PAUSE) * useful_s
-    late_g, later_g = network.late_within_g(epoch)
-    change_late_g = (later_g - late_g) * (1.0 - useful_s / length_s)
-    done_g = network.tail_g[epoch + 1] + late_g + change_late_g
-    more_g = whole_g - cost_g + (later_g - late_g) - change_late_g
-    return _built(network, epoch, (phase, SINK), (before, after), cost_g + done_g, useful_s, more_g)
+    more_g, cost_g = whole_g - cost_g, cost_g + network.tail_g[epoch + 1]
+    return _built(network, epoch, (before, after), cost_g, useful_s, more_g, is_end=True)
 
 
 def _built(
     network: EpochNetwork,
     epoch: int,
-    phases: tuple[int, int],
     actions: tuple[IntArray, IntArray],
     cost_g: FloatArray,
     useful_s: FloatArray,
     more_g: FloatArray | None = None,
+    *,
+    is_end: bool = False,
 ) -> Arcs:
     """Arcs from each action to each."""
-    (phase, to), (before, after) = phases, actions
-    one, m, n_phases = network.phases[phase], len(network.actions), len(network.phases)
-    end = ((epoch + 1) * n_phases + to) * m + after
-    if to == SINK or epoch + 1 == network.n_epochs:
-        end = np.full_like(after, SINK)
+    (before, after), m = actions, len(network.actions)
 
     def flat(values: Any) -> Any:
         return np.broadcast_to(values, cost_g.shape).ravel()
@@ -240,13 +208,12 @@ def _built(
     return Arcs(
         epoch=flat(epoch),
         action=flat(after),
-        begin=flat(((epoch * n_phases + phase) * m + before)[:, None]),
-        end=flat(end),
+        begin=flat((epoch * m + before)[:, None]),
+        end=flat(SINK if is_end else (epoch + 1) * m + after),
         is_broken=flat(more_g is not None),
         cost_g=flat(cost_g),
         more_g=flat(0.0 if more_g is None else more_g),
-        tokens=flat(one.rates[after] * useful_s),
-        low_tokens=flat(one.low_rates[after] * useful_s),
+        tokens=flat(network.rates[after] * useful_s),
     )
 
 
@@ -267,23 +234,23 @@ def _chosen(network: EpochNetwork, values: Values, arcs: Arcs, limit_s: float) -
     Costs are counted above Lagrange's bound, and tokens in those of an epoch at full speed: the
     objective is the gap, where the costs as they are would differ in the sixth place alone.
     Variables are of each arc whether it is used, then how much of each broken one, then the tokens
-    beyond the budget, the room that is left below the cap, and a constant.
+    beyond the budget, and a constant.
     """
     solver, price = highs(), values.price
     n, broken = len(arcs.epoch), np.flatnonzero(arcs.is_broken)
-    unit = max(float(one.rates.max()) for one in network.phases) * float(network.seconds.max())
-    worth_g, least_g = _worth_g(arcs, values), float(values.stop.min())
+    unit = float(network.rates.max()) * float(network.seconds.max())
+    worth_g, least_g = price * arcs.tokens, float(values.stop.min())
     potential = np.append(values.before.ravel(), least_g)  # the last one is that of `SINK`
     # One part of a cost differs from the next by rounding alone: what is below 0 is 0.
     own_g = potential[arcs.begin] + arcs.cost_g - potential[arcs.end]
     own_g = np.where(arcs.is_broken, own_g, np.maximum(own_g - worth_g, 0.0))
-    base_g = least_g + float(network.budget_g(np.array([price]))[0])
+    base_g = least_g + network.problem.tokens * price
     # HiGHS stops at a share of its objective: with this constant that is one of all costs, too.
     constant_g = base_g * _CLOSE / _GAP
     more_g = (arcs.more_g - worth_g)[broken]
-    costs = np.concatenate((own_g, more_g, np.array(price) * unit, [constant_g]))
-    unit_g = max(price.g_per_token * unit, float(np.abs(costs).max()) * 1e-6, 1e-300)
-    most = np.concatenate((np.ones(len(costs) - 3), [np.inf, np.inf, 1.0]))
+    costs = np.concatenate((own_g, more_g, [price * unit, constant_g]))
+    unit_g = max(price * unit, float(np.abs(costs).max()) * 1e-6, 1e-300)
+    most = np.concatenate((np.ones(len(costs) - 2), [np.inf, 1.0]))
     least = np.append(np.zeros(len(costs) - 1), 1.0)
     answer = solver.optimize.milp(
         costs / unit_g,
@@ -309,14 +276,9 @@ def _rows(
     solver: Any, network: EpochNetwork, arcs: Arcs, broken: IntArray, unit: float
 ) -> list[Any]:
     """What a path has to meet."""
-    p, sparse = network.problem, solver.sparse
+    sparse, constraint = solver.sparse, solver.optimize.LinearConstraint
     n, n_broken = len(arcs.epoch), len(broken)
-    width = n + n_broken + 3
-
-    def row(tokens: FloatArray, last: list[float]) -> Any:
-        whole = np.where(arcs.is_broken, 0.0, tokens)
-        return sparse.csr_array(np.concatenate((whole, tokens[broken], last))[None])
-
+    width = n + n_broken + 2
     leads = np.flatnonzero(arcs.end != SINK)
     states = np.unique(np.concatenate((arcs.begin, arcs.end[leads])))
     away, to = (np.searchsorted(states, part) for part in (arcs.begin, arcs.end[leads]))
@@ -329,18 +291,12 @@ def _rows(
     signs = np.repeat([1.0, -1.0], n_broken)
     places = (np.tile(np.arange(n_broken), 2), np.concatenate((n + np.arange(n_broken), broken)))
     lasts = sparse.csr_array((signs, places), shape=(n_broken, width))
-    budget, cap = p.tokens / unit, p.low_share * p.tokens / unit
-    trained = row(arcs.tokens / unit, [-1.0, 0.0, 0.0])
-    low = row(arcs.low_tokens / unit, [0.0, 1.0, 0.0])
-    # A schedule that uses up the cap leaves no room below it.
-    used_up = np.zeros((1, width))
-    used_up[0, :n][arcs.is_broken & (arcs.end != SINK)] = cap
-    used_up[0, -2] = 1.0
-    constraint = solver.optimize.LinearConstraint
+    tokens = arcs.tokens / unit
+    whole = np.where(arcs.is_broken, 0.0, tokens)
+    trained = sparse.csr_array(np.concatenate((whole, tokens[broken], [-1.0, 0.0]))[None])
+    budget = network.problem.tokens / unit
     return [
         constraint(flow, begins, begins),
         constraint(lasts, -np.inf, 0.0),
         constraint(trained, budget, budget),
-        constraint(low, cap, cap),
-        constraint(sparse.csr_array(used_up), -np.inf, cap),
     ]
