@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +24,8 @@ from benchmarks.harness.figures import Figure, missing
 from benchmarks.studies.carbon.control.grid_study import PEER, GridStudy, study_grid
 from benchmarks.studies.carbon.control.harder import harder_cases, marginal_series
 from benchmarks.studies.carbon.control.scenario import (
+    DAY_S,
+    DEFAULT,
     SLACKS,
     Regrets,
     Study,
@@ -31,7 +34,6 @@ from benchmarks.studies.carbon.control.scenario import (
     filled,
     regrets,
 )
-from benchmarks.studies.carbon.control.speed import decision_times, lp_seconds, year_seconds
 from benchmarks.studies.carbon.figures import carbon_figure
 from benchmarks.studies.carbon.traces import (
     KNOWN_GRIDS,
@@ -39,11 +41,22 @@ from benchmarks.studies.carbon.traces import (
     add_traces_option,
     recorded_grids,
 )
-from ecorl.bench.stats import bootstrap_interval
+from ecorl.bench.stats import bootstrap_interval, median
+from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
+from ecorl.controllers.catalogue import build
+from ecorl.controllers.clairvoyant.lp import lp_bound
+from ecorl.controllers.learning.soft_q import SOFT_Q_PRINTED
+from ecorl.controllers.protocol import Seen
+from ecorl.controllers.replay.knowledge import Knowledge
+from ecorl.controllers.replay.playing import Training, play
+from ecorl.controllers.step import action_of, control_step
 
 BOX_S = 70.0
 """Time for all grids together, s."""
+
+HISTORY_DAYS = 60
+"""What comes before the training whose play is timed, days."""
 
 REGRETS = (
     "regret_{grid}_history", "regret_{grid}_history_h2", "regret_{grid}_forecast96",
@@ -64,19 +77,18 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     deficits = []
     recorded = {name: filled(trace.series) for name, trace in grids.items()}
     # All of it before the harder cases: beside them the last grids would have half of the time.
-    play = partial(study_grid, study=study, n_late=2 if options.quick else 8)
-    for name, found in list(each_grid(recorded, play, box_s)):
+    one_grid = partial(study_grid, study=study, n_late=2 if options.quick else 8)
+    for name, found in list(each_grid(recorded, one_grid, box_s)):
         trace = grids[name]
         if found is None:
-            days = len(trace.series.values) * trace.series.step_s / 86400.0
+            days = len(trace.series.values) * trace.series.step_s / DAY_S
             figures += missing_figures(name, f"its {days:.0f} days are too few for one start")
             continue
         figures += grid_figures(name, found)
         if options.harder:
             figures += harder_figures(name, study, trace)
-        several = [found.history, found.history_60, found.forecast, found.dual, found.soft_q]
-        several += [*found.beside.values(), *([found.late] if found.late else [])]
-        deficits.append(max(one.deficit for one in several))
+        several = (found.history, found.history_60, found.forecast, found.late)
+        deficits += [one.deficit for one in (*several, *found.beside.values()) if one is not None]
     if not grids:
         figures += [f for name in KNOWN_GRIDS for f in missing_figures(name, WHY_MISSING)]
     most = max(deficits, default=None)
@@ -97,8 +109,11 @@ def grid_figures(grid: str, found: GridStudy) -> list[Figure]:
             {"n_starts": len(found.history.runs)}, grid=grid, has_target=not left,
         ),
         _peer_figure(grid, found),
-        _regret("paper_dual_regret_{grid}", grid, found.dual),
-        _regret("paper_softq_regret_{grid}", grid, found.soft_q, soft_q_all=found.soft_q_all),
+        _regret("paper_dual_regret_{grid}", grid, found.beside["dual"]),
+        _regret(
+            "paper_softq_regret_{grid}", grid, found.beside[SOFT_Q_PRINTED],
+            soft_q_all=found.soft_q_all,
+        ),
         carbon_figure("static_fp8_regret_{grid}", found.race, grid=grid),
         *(one for slack in SLACKS for one in _saving_figures(grid, slack, found)),
     ]  # fmt: skip
@@ -122,7 +137,6 @@ def harder_figures(grid: str, study: Study, trace: GridTrace) -> list[Figure]:
 
 def _history_figure(grid: str, found: GridStudy) -> Figure:
     beside = {one: played.mean for one, played in found.beside.items()}
-    beside |= {"dual": found.dual.mean, "soft-q-printed": found.soft_q.mean}
     others = sorted(beside.items(), key=lambda item: item[1])
     best, least = others[0]
     return _regret(
@@ -222,6 +236,84 @@ def speed_figures(quick: bool) -> list[Figure]:
         carbon_figure("lp_30d_s", lp_s[len(lp_s) // 2], {"all": lp_s}),
         carbon_figure("year_s", year["seconds"], year, **year),
     ]
+
+
+def made_up_hours(days: int, seed: int = 0) -> Series:
+    """Hours of no grid: a day, a week and a level that drifts.
+
+    Args:
+        days: number of days.
+        seed: of the drift.
+    """
+    hours = np.arange(days * 24)
+    rng = np.random.default_rng(seed)
+    level = 250.0 + np.repeat(np.clip(np.cumsum(rng.normal(0, 6.0, days)), -120, 120), 24)
+    day = 60.0 * np.sin(2 * np.pi * (hours - 9) / 24)
+    week = 15.0 * np.sin(2 * np.pi * hours / 168)
+    return Series(0.0, 3600.0, level + day + week + rng.normal(0, 10.0, len(hours)))
+
+
+def decision_times(days: float = 4.0) -> dict[str, float]:
+    """Time decisions of the default controller with 512 widths.
+
+    Args:
+        days: of a training of 30 days that are played.
+
+    Returns:
+        Their number ``n``, ``median_ms`` and ``p99_ms`` of all, and ``new_hour_median_ms`` of those
+        with which an hour begins, so that all is planned anew.
+    """
+    series = made_up_hours(HISTORY_DAYS + 30)
+    problem = Study(step=1).problem(series.start_s + HISTORY_DAYS * DAY_S)
+    controller, knowledge = build(DEFAULT, problem), Knowledge(series)
+    training = Training(problem, series)
+    taken_ms: list[float] = []
+    for _ in range(round(days * DAY_S / problem.epoch_s)):
+        view = knowledge.at(training.now_s)
+        seen = Seen(view.intensity, view.forecast, view.past, training.progress)
+        began_s = time.perf_counter()
+        found = control_step(controller, problem, training.now_s, seen)
+        taken_ms.append(1e3 * (time.perf_counter() - began_s))
+        training.run(action_of(found))
+    return {
+        "n": len(taken_ms),
+        "median_ms": median(taken_ms),
+        "p99_ms": float(np.percentile(taken_ms, 99)),
+        "new_hour_median_ms": median(taken_ms[:: round(series.step_s / problem.epoch_s)]),
+    }
+
+
+def lp_seconds(n: int = 5) -> list[float]:
+    """Time the bound of a training of 30 days, rising.
+
+    Args:
+        n: number of repetitions, each on hours of its own.
+    """
+    taken_s = []
+    for seed in range(n):
+        series = made_up_hours(30, seed)
+        problem = Study().problem(series.start_s)
+        began_s = time.perf_counter()
+        lp_bound(problem, series)
+        taken_s.append(time.perf_counter() - began_s)
+    return sorted(taken_s)
+
+
+def year_seconds(days: int = 365) -> dict[str, float]:
+    """Time the play of one long training in epochs of 300 s.
+
+    Args:
+        days: of it.
+
+    Returns:
+        ``days``, the number of its decisions as ``n_epochs``, and ``seconds``.
+    """
+    series = made_up_hours(HISTORY_DAYS + days)
+    problem = Study(days=float(days)).problem(series.start_s + HISTORY_DAYS * DAY_S)
+    began_s = time.perf_counter()
+    played = play(build(DEFAULT, problem), problem, Knowledge(series))
+    taken_s = time.perf_counter() - began_s
+    return {"days": days, "n_epochs": played.n_epochs, "seconds": taken_s}
 
 
 def missing_figures(grid: str, why: str) -> list[Figure]:

@@ -11,6 +11,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,7 @@ ID = "openrlhf_remote_reward_ratio"
 
 _PATH = "/openrlhf"
 _START, _END = "<|im_start|>", "<|im_end|>"
-_TEXT = """
-the of and to a in is that it for was on are as with his they at be this from have or by one
-had not but what all were when we there can an your which their said if do will each about how
-up out them then she many some so these would other into has more her two like him see time
-could no make than first been its who now people my made over did down only way find use may
-water long little very after words called just where most know get through back much before go
-good new write our used me man too any day same right look think also around another came come
-work three word must because does part even place well such here take why things help put
-years different away again off went old number because, however, therefore: answer. question?
-reason; 12 + 30 = 42. Let's don't it's
-"""
-_WORDS = _TEXT.split()
+_WORDS = (resources.files(__package__) / "words.txt").read_text("utf-8").split()
 
 _SIZE = ModelSize(256, 4, 688, 4, 4, 1000)
 

@@ -103,13 +103,8 @@ class EpochNetwork:
         Returns:
             ``[P, E]``, g.
         """
-        found = np.empty((len(prices), self.n_epochs + 1))
-        state = self._begin(len(prices))
-        found[:, 0] = state.min(axis=-1)
-        for epoch, terms in self._all_terms(prices, range(self.n_epochs)):
-            state = self._forth(state, terms)
-            found[:, epoch + 1] = state.min(axis=-1)
-        found += self.tail_g + (self.problem.tokens * prices)[:, None]
+        found = self._before(prices).min(axis=-1).T + self.tail_g
+        found += (self.problem.tokens * prices)[:, None]
         return np.minimum(found[:, :-1], found[:, 1:])
 
     def values(self, price: float, may_end: BoolArray) -> Values:
@@ -119,12 +114,16 @@ class EpochNetwork:
             price: of a token, g.
             may_end: ``[E]``, whether the last token may fall in that epoch.
         """
-        before = np.empty((self.n_epochs + 1, len(self.actions)))
-        before[0] = state = self._begin(1)
-        for epoch, terms in self._all_terms(np.array([price]), range(self.n_epochs)):
-            before[epoch + 1] = state = self._forth(state, terms)
-        stop = before.min(axis=1) + self._stop_g(may_end)
-        return Values(before, stop, may_end, price)
+        before = self._before(np.array([price]))[:, 0]
+        return Values(before, before.min(axis=1) + self._stop_g(may_end), may_end, price)
+
+    def _before(self, prices: FloatArray) -> FloatArray:
+        """``[E + 1, P, M]``, least costs from the start to all states, g."""
+        before = np.full((self.n_epochs + 1, len(prices), len(self.actions)), np.inf)
+        before[0, :, self.pause] = 0.0  # only a pause costs nothing before the first epoch
+        for epoch, terms in self._all_terms(prices, range(self.n_epochs)):
+            before[epoch + 1] = self._forth(before[epoch], terms)
+        return before
 
     def after_g(self, values: Values) -> FloatArray:
         """``[E + 1, M]``, least costs from all states to the end, g.
@@ -188,12 +187,6 @@ class EpochNetwork:
         return found
 
     # ------------------------------------------------------------ one epoch
-
-    def _begin(self, n_prices: int) -> FloatArray:
-        """Only a pause costs nothing before the first epoch."""
-        state = np.full((n_prices, len(self.actions)), np.inf)
-        state[:, self.pause] = 0.0
-        return state
 
     def _all_terms(self, prices: FloatArray, epochs: range) -> Iterator[tuple[int, _Terms]]:
         """Epochs with their terms; neighbours that are alike share them."""

@@ -31,7 +31,10 @@ from ecorl.errors import ConfigError
 PEER = CARBONSCALER_FP8
 """The controller that people know, at its best setting: CarbonScaler in FP8."""
 
-BESIDE = ("receding", WIDTH_FIXED, GEAR_FIXED, PEER, "suspend", "race")
+IN_GEARS = {SOFT_Q_PRINTED: (Gear.FP8,)}
+"""Controllers that know of some gears only: with these it is at its best."""
+
+BESIDE = ("receding", WIDTH_FIXED, GEAR_FIXED, PEER, "suspend", "race", "dual", SOFT_Q_PRINTED)
 """Controllers that stand beside the default one, played in epochs of an hour."""
 
 _RUNS_OF_A_START, _RUNS_OF_A_GRID = 9.0, 12.5
@@ -71,9 +74,7 @@ class GridStudy:
         late: the same as `history` at starts from July on, in epochs of an hour.
         forecast: the default controller with forecasts of 96 h.
         race: the fastest gear at full width.
-        dual, soft_q: the paper's controllers, in epochs of an hour; the second with FP8 alone,
-            which is the best for it.
-        soft_q_all: mean regret of the second with all gears, over three starts.
+        soft_q_all: mean regret of soft Q-learning with all gears, over three starts.
         beside: other controllers by name, in epochs of an hour.
         savings: by printed slack.
         by_gain: savings at slack 1.67 by the gain of FP8 over BF16.
@@ -85,8 +86,6 @@ class GridStudy:
     late: Regrets | None
     forecast: Regrets
     race: float
-    dual: Regrets
-    soft_q: Regrets
     soft_q_all: float
     beside: Mapping[str, Regrets]
     savings: Mapping[str, ControlSaving]
@@ -131,10 +130,8 @@ def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -
         late=by(hourly, late_days) if late_days else None,
         forecast=regrets(DEFAULT, chosen, series, foresight=MadeUpForesight(series)),
         race=sum(case.race_g / case.bound_g - 1.0 for case in chosen) / len(chosen),
-        dual=regrets("dual", coarse, series),
-        soft_q=regrets(SOFT_Q_PRINTED, coarse, series, gears=(Gear.FP8,)),
         soft_q_all=regrets(SOFT_Q_PRINTED, coarse_few, series).mean,
-        beside={name: regrets(name, coarse, series) for name in BESIDE},
+        beside={n: regrets(n, coarse, series, gears=IN_GEARS.get(n)) for n in BESIDE},
         savings={
             name: saving(
                 history if slack == study.slack else by(replace(hourly, slack=slack), taken),

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from benchmarks.carbon_control import decision_times, made_up_hours
 from benchmarks.studies.carbon.control.grid_study import study_grid
 from benchmarks.studies.carbon.control.harder import harder_cases
 from benchmarks.studies.carbon.control.scenario import Study, cases, filled, regrets
-from benchmarks.studies.carbon.control.speed import decision_times, made_up_hours
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.planning.foresight import AS_ARCHIVED, KIND, MadeUpForesight
