@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -206,7 +207,7 @@ def _regret(
     found: Regrets,
     more: Mapping[str, object] | None = None,
     n_left_out: int = 0,
-    **words: object,
+    **words: Any,
 ) -> Figure:
     values = list(found.by_day.values())
     left = f", {n_left_out} left out for want of time" if n_left_out else ""
@@ -253,7 +254,7 @@ def made_up_hours(days: int, seed: int = 0) -> Series:
     return Series(0.0, 3600.0, level + day + week + rng.normal(0, 10.0, len(hours)))
 
 
-def decision_times(days: float = 4.0) -> dict[str, float]:
+def decision_times(days: float = 4.0) -> dict[str, Any]:
     """Time decisions of the default controller with 512 widths.
 
     Args:
@@ -299,7 +300,7 @@ def lp_seconds(n: int = 5) -> list[float]:
     return sorted(taken_s)
 
 
-def year_seconds(days: int = 365) -> dict[str, float]:
+def year_seconds(days: int = 365) -> dict[str, Any]:
     """Time the play of one long training in epochs of 300 s.
 
     Args:

@@ -107,10 +107,7 @@ def document(found: Report, setting: str) -> list[str | ClaimTable]:
     slips = ClaimTable(
         "Its printed figures against one another",
         ("printed figure", "printed", "from its other figures", "how"),
-        [
-            (s.text, printed_words(s, _number), with_unit(_number(s.derived), s.unit), s.why)
-            for s in SLIPS
-        ],
+        [(s.text, printed_words(s, _number), _words(s.derived, s.unit), s.why) for s in SLIPS],
     )
     return [
         f"# {claims.title}",
@@ -125,13 +122,14 @@ def document(found: Report, setting: str) -> list[str | ClaimTable]:
 
 
 def _row(claim: Claim, outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
-    values = [
-        "none" if o.value is None else with_unit(_number(o.value), claim.unit)
-        for o in outcomes.values()
-    ]
+    values = [_words(o.value, claim.unit) for o in outcomes.values()]
     notes = [f"Under {c}: {o.note}." for c, o in outcomes.items() if o.value is None or o.in_table]
     why = " ".join([claim.why, *notes])
     return claim.text, printed_words(claim, _number), *values, why
+
+
+def _words(value: float | None, unit: str) -> str:
+    return "none" if value is None else with_unit(_number(value), unit)
 
 
 def _number(value: float) -> str:

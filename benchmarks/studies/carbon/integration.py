@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class MadeUpRun(NamedTuple):
     pieces: tuple[GridPiece, ...]
 
 
-def integration_errors(n_intensities: int = 10, seed: int = 0) -> dict[str, float]:
+def integration_errors(n_intensities: int = 10, seed: int = 0) -> dict[str, Any]:
     """Integrate made-up runs on both paths, and compare.
 
     Args:

@@ -132,10 +132,7 @@ class LeadScore:
 
 
 def score(
-    forecaster: Forecaster,
-    series: Series,
-    leads_h: Sequence[int],
-    starts_s: Iterable[float],
+    forecaster: Forecaster, series: Series, leads_h: Sequence[int], starts_s: Iterable[float]
 ) -> tuple[LeadScore, ...]:
     """Scores a forecaster from a rolling origin: at each, it sees what had ended by then only.
 

@@ -40,6 +40,8 @@ class Claim:
         printed: as printed; a pair for a range; None where no figure is printed.
         not_printed: what stands there in place of a figure.
         derived: what follows from the source's other printed figures; None where nothing does.
+        simulated: the expression of what a simulator gives, over its systems; empty for those that
+            take more than an expression, or that nothing simulates.
         source: whose it is, where a file has several sources.
         needs_training: what has to be trained to say anything of it: with gradient accumulation,
             or with gears; empty where nothing has.
@@ -54,6 +56,7 @@ class Claim:
     printed: float | tuple[float, float] | None = None
     not_printed: str = ""
     derived: float | None = None
+    simulated: str = ""
     source: str = ""
     needs_training: Training = ""
     only_grids: tuple[str, ...] = ()
@@ -85,9 +88,13 @@ def claim_of(
         if isinstance(value, list):
             fields[name] = tuple(value)
     if expression := fields.get("derived"):
-        scope = {"__builtins__": _FUNCTIONS, **names}
-        fields["derived"] = float(eval(expression, scope))
+        fields["derived"] = float(evaluate(expression, names))
     return Claim(**fields)
+
+
+def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
+    """The value of an expression of a claim, which may name these and nothing else."""
+    return eval(expression, {"__builtins__": _FUNCTIONS, **names})
 
 
 def published(benchmark: str, claim: Claim, source: str) -> list[Figure]:
@@ -99,9 +106,11 @@ def published(benchmark: str, claim: Claim, source: str) -> list[Figure]:
         source: what to call the source.
     """
     id, unit = f"{benchmark}.{claim.id}", claim.unit
-    values = {"printed": claim.printed}
+    values: dict[str, float | None]
     if isinstance(claim.printed, tuple):
         values = dict(zip(("printed_low", "printed_high"), claim.printed, strict=True))
+    else:
+        values = {"printed": claim.printed}
     notes = dict.fromkeys(values, claim.text)
     if claim.derived is not None:
         values["derived"] = claim.derived
@@ -161,10 +170,7 @@ def markdown(document: Sequence[str | ClaimTable]) -> str:
 
 
 def publish(
-    name: str,
-    document: Sequence[str | ClaimTable],
-    options: argparse.Namespace,
-    width: int,
+    name: str, document: Sequence[str | ClaimTable], options: argparse.Namespace, width: int
 ) -> None:
     """Print the tables of a document, and write all of it as Markdown beside the result.
 

@@ -197,8 +197,7 @@ def growths(
     }
     return {
         id: power_of(
-            horizons,
-            [_regret_g(regrets(name, chosen, series, gears=gears)) for chosen in lengths],
+            horizons, [_regret_g(regrets(name, chosen, series, gears=gears)) for chosen in lengths]
         )
         for id, (name, gears) in controllers.items()
     }

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.studies.frameworks.stage_orders import RLHFUSE, ecorl_schedule
-from benchmarks.studies.papers.scheduler_claims import FIGURES
+from benchmarks.studies.papers.claims import evaluate
+from benchmarks.studies.papers.scheduler_claims import CLAIMS, FIGURES
 from benchmarks.studies.papers.systems import (
     BF16_BYTES,
     BLOCKING,
@@ -26,7 +26,6 @@ from benchmarks.studies.papers.systems import (
     Passes,
     Played,
     PolicyMaker,
-    Rates,
 )
 from ecorl.policy.planners.heuristics import StaticBaseline, algorithm1, best_static
 from ecorl.policy.planners.planner import Clairvoyant
@@ -87,7 +86,7 @@ def simulate(
         Outcomes by the claims' ids.
     """
     s = _Simulated(calibration, passes, make_policy)
-    found = s.headline() | s.ladder() | s.placement() | s.oracle() | s.table_5() | s.cards()
+    found = s.by_expression() | s.oracle() | s.table_5() | s.cards()
     return found | s.lengths() | s.algorithms() | s.scaling()
 
 
@@ -109,61 +108,33 @@ class _Simulated:
         self.case = Case(self.base, passes.n_episodes, passes.seed)
         self._cases: list[Case] = []
 
-    @cached_property
-    def rlhfuse(self) -> Rates:
-        return self.case.framework(RLHFUSE)
+        self.played = self.case.played(make_policy)
 
-    @cached_property
-    def full(self) -> Case:
-        """The same lengths with an adaptive batch: all components of the paper's EcoRL-Sched."""
-        adaptive = replace(self.base, adaptive_batch=True)
-        return Case(adaptive, self.passes.n_episodes, self.passes.seed)
+    def by_expression(self) -> dict[str, Outcome]:
+        """Claims whose expression is over what systems do on the same lengths.
 
-    @cached_property
-    def played(self) -> Played:
-        return self.case.played(self.make_policy)
-
-    def headline(self) -> dict[str, Outcome]:
-        least_j, least_s = self.full.fused
-        base, fuse = self.case.sequential, self.rlhfuse
-        gain = least_j.tokens_per_j / base.tokens_per_j
-        speed = least_s.rows_per_s
-        return {
-            "idle_sequential": _mean(base.bubble),
-            "bubble_rlhfuse": _mean(fuse.bubble),
-            "bubble_ecorl": _mean(least_s.bubble),
-            "utilisation_ecorl": _mean(1.0 - least_s.bubble),
-            "tokens_per_j_vs_dschat": _mean(gain),
-            "energy_cut": _mean(1.0 - 1.0 / gain),
-            "throughput": _mean(speed / self.base.n_gpus),
-            "throughput_vs_dschat": _mean(speed / base.rows_per_s),
-            "throughput_vs_rlhfuse": _mean(speed / fuse.rows_per_s),
+        EcoRL-Sched with all of its components has an adaptive batch. The policy under test and
+        Algorithm 1 are in the placement simulator, on DeepSpeed-Chat's order.
+        """
+        case, adaptive = self.case, replace(self.base, adaptive_batch=True)
+        cheapest, fastest = Case(adaptive, self.passes.n_episodes, self.passes.seed).fused
+        systems = {
+            "sequential": case.sequential,
+            "rlhfuse": case.framework(RLHFUSE),
+            "blocking": case.framework(ecorl_schedule(BLOCKING)),
+            "fixed_batch": case.fused[0],
+            "cheapest": cheapest,
+            "fastest": fastest,
+            "policy": self.played.rates,
+            "algorithm1": case.played(lambda trace: algorithm1),
+            "n_gpus": self.base.n_gpus,
+            "n_iterations": self.base.n_iterations,
         }
-
-    def ladder(self) -> dict[str, Outcome]:
-        blocking = self.case.framework(ecorl_schedule(BLOCKING))
-        rungs = {
-            "rlhfuse": self.rlhfuse.tokens_per_j,
-            "power_monitor": self.rlhfuse.tokens_per_j,
-            "fpga": blocking.tokens_per_j,
-            "async": self.case.fused[0].tokens_per_j,
-            "adaptive": self.full.fused[0].tokens_per_j,
-        }
-        found = {f"ladder_{name}": _mean(value) for name, value in rungs.items()}
-        return found | {"ladder_gain": _mean(rungs["adaptive"] / rungs["rlhfuse"])}
-
-    def placement(self) -> dict[str, Outcome]:
-        """The policy under test in the placement simulator, beside DeepSpeed-Chat's order."""
-        rates, base = self.played.rates, self.case.sequential
-        saved_s = (base.time_s - rates.time_s) / self.base.n_iterations
-        always = self.case.played(lambda trace: algorithm1)
         did = f"it put {self.played.offloaded:.0%} of reward and reference on the cards"
         return {
-            "energy_cut_policy": _mean(1.0 - base.tokens_per_j / rates.tokens_per_j, did),
-            "throughput_policy": _mean(rates.rows_per_s / base.rows_per_s, did),
-            "bubble_policy": _mean(rates.bubble, did),
-            "reclaimed_s": _mean(saved_s, did),
-            "barrier_active": _mean(always.waited),
+            c.id: _mean(evaluate(c.simulated, systems), did if "policy" in c.simulated else "")
+            for c in CLAIMS
+            if c.simulated
         }
 
     def oracle(self) -> dict[str, Outcome]:
@@ -303,8 +274,8 @@ def _all_reduce_s(scenario: Scenario) -> float:
     return 2.0 * (n_nodes - 1.0) / n_nodes * message / (GPUS_PER_NODE * LINK_BYTES_PER_S)
 
 
-def _efficiency(time_s: Callable[[int], float], few: int = 16, many: int = 1024) -> float:
-    return few * time_s(few) / (many * time_s(many))
+def _efficiency(time_s: Callable[[int], float]) -> float:
+    return 16 * time_s(16) / (1024 * time_s(1024))
 
 
 def saturation(counts: Sequence[int], values: Sequence[float], note: str = "") -> Outcome:
