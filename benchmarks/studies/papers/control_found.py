@@ -114,8 +114,11 @@ def by_grid(
     days = days[:: max(1, len(days) // N_STARTS)][:n]
     found = {f"gear_intensity_{model}": float(series.values.mean()) for model in ("13b", "70b")}
     found |= cuts(study, series, days) | bounds(study, series, days)
-    found |= growths(study, series, days, HORIZONS_DAYS[: 2 if is_quick else None])
-    found |= deficits(study, series, days, HORIZONS_DAYS[: 2 if is_quick else None])
+    horizons = HORIZONS_DAYS[: 2 if is_quick else None]
+    last = len(series.values) * series.step_s / DAY_S - max(horizons)
+    if begins := [day for day in days if day <= last]:
+        found |= growths(study, series, begins, horizons)
+        found |= deficits(study, series, begins, horizons)
     every_h = JOB_EVERY_H * (8 if is_quick else 1)
     return found | shifted_jobs(series, study.history_days, every_h), len(days)
 
@@ -183,13 +186,10 @@ def growths(
     Args:
         study: the training; its budget grows with its length.
         series: the recording.
-        days: on which it starts; those are left out after which the recording is too short.
+        days: on which it starts, with a recording of the longest length after each.
         horizons: lengths, days.
     """
-    begins = _early_enough(series, days, horizons)
-    if not begins:
-        return {}
-    lengths = [cases(replace(study, days=n), series, begins) for n in horizons]
+    lengths = [cases(replace(study, days=n), series, days) for n in horizons]
     controllers: dict[str, tuple[str, tuple[Gear, ...] | None]] = {
         "gear_regret": (SOFT_Q_PRINTED, (Gear.FP8,)),
         "gear_regret_dual": ("dual", None),
@@ -201,12 +201,6 @@ def growths(
         )
         for id, (name, gears) in controllers.items()
     }
-
-
-def _early_enough(series: Series, days: Sequence[int], horizons: Sequence[float]) -> list[int]:
-    """Those days after which the recording is long enough for all horizons."""
-    last = len(series.values) * series.step_s / DAY_S - max(horizons)
-    return [day for day in days if day <= last]
 
 
 def _regret_g(found: Regrets) -> float:
@@ -231,15 +225,12 @@ def deficits(
     Args:
         study: the training.
         series: the recording.
-        days: on which it starts.
+        days: on which it starts, with a recording of the longest length after each.
         horizons: lengths, days; among them that of the study.
     """
-    begins = _early_enough(series, days, horizons)
-    if not begins:
-        return {}
     missing, shares = [], {}
     for n in horizons:
-        problems = [replace(study, days=n).problem(_start(series, day)) for day in begins]
+        problems = [replace(study, days=n).problem(_start(series, day)) for day in days]
         left = [unshielded(build(SOFT_Q_PRINTED, p), p, series) for p in problems]
         missing.append(float(np.mean(left)))
         shares[n] = missing[-1] / problems[0].tokens

@@ -41,18 +41,18 @@ def inference_energy_share() -> float:
     return inference / (generation + inference + training)
 
 
-def strong_scaling(message: float, baseline: float = FIGURES["scaling_baseline"]) -> float:
+def strong_scaling(message: float) -> float:
     """Efficiency from 16 to 1,024 GPUs in the paper's T(N) with a smaller all-reduce.
 
     ``T(N) = C 16 / N + a 2 (N - 1) / N``; a / C is what gives the baseline its printed efficiency.
 
     Args:
         message: factor on the all-reduce.
-        baseline: printed efficiency without it.
     """
+    baseline = FIGURES["scaling_baseline"]
     few, many = 2.0 * (FEW - 1.0) / FEW, 2.0 * (MANY - 1.0) / MANY * MANY / FEW
     a = (1.0 - baseline) / (baseline * many - few)
-    return (1.0 + message * a * few) / (1.0 + message * a * many)
+    return float((1.0 + message * a * few) / (1.0 + message * a * many))
 
 
 def message_for(efficiency: float) -> float:

@@ -103,9 +103,9 @@ class EpochNetwork:
         Returns:
             ``[P, E]``, g.
         """
-        found = self._before(prices).min(axis=-1).T + self.tail_g
+        found: FloatArray = self._before(prices).min(axis=-1).T + self.tail_g
         found += (self.problem.tokens * prices)[:, None]
-        return np.minimum(found[:, :-1], found[:, 1:])
+        return np.asarray(np.minimum(found[:, :-1], found[:, 1:]))
 
     def values(self, price: float, may_end: BoolArray) -> Values:
         """Least costs to all states.
