@@ -19,54 +19,62 @@ known in closed form. Nor does the training that is paused, and compared with on
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
+import tempfile
 from dataclasses import asdict
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import nn
 
 from benchmarks.harness.command import run_benchmark
 from benchmarks.harness.figures import Figure, Target, missing
-from benchmarks.studies.carbon.forecasts import ForecastScores, RememberedForecasts, score_forecasts
+from benchmarks.studies.carbon.figures import carbon_figure
 from benchmarks.studies.carbon.integration import integration_errors
-from benchmarks.studies.carbon.pauses import train_paused
-from benchmarks.studies.carbon.savings import (
-    BEST_START,
-    BEST_STEPS,
-    START,
-    STEPS,
-    Savings,
-    WaitingJob,
-    start_numbers,
-    wait_savings,
+from benchmarks.studies.carbon.scores import (
+    LEADS_H,
+    ForecastScores,
+    RememberedForecasts,
+    score_forecasts,
 )
-from benchmarks.studies.carbon.scores import LEADS_H
 from benchmarks.studies.carbon.traces import (
     KNOWN_GRIDS,
     WHY_MISSING,
     add_traces_option,
     recorded_grids,
 )
-from benchmarks.studies.carbon.waits import WAITED_PERCENTILE
+from benchmarks.studies.carbon.waits import (
+    BEST_START,
+    START,
+    WAITED_PERCENTILE,
+    Savings,
+    WaitingJob,
+    start_numbers,
+    wait_savings,
+)
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.records import Provenance
+from ecorl.config import Config, validate_config
+from ecorl.control import Command
+from ecorl.ledger import LedgerReader
+from ecorl.loop import measure as measured_run
 
-MEASURED, REPLAYED = Provenance.MEASURED, Provenance.REPLAYED
-
-COVERAGE = Target(0.85, 0.95)
-"""0.9 is nominal. About 170 values are looked at, and those of neighbouring days are alike: were
-they worth half as many independent ones, the coverage of a right interval would stray by 0.033 (one
-standard error), and 0.05 is one and a half of it."""
-
-EXACT = Target(high=1e-6)
-TRUE = Target(low=1.0)
 SMALL = 0.05
 """Below this share a saving is called small. Invented."""
 
 JOB = WaitingJob()
+N_STEPS = 12
+N_ROWS, N_INPUTS, N_CLASSES = 32, 64, 10
+_HOUR_S = 0.2
+"""Length of a replayed hour, s."""
+
+_NO_VALUE = "no value is known a day after any origin"
 
 
 class Plan(NamedTuple):
@@ -123,31 +131,79 @@ def _days(text: str) -> int:
 def integration_figure(n_intensities: int) -> Figure:
     """The larger error of both paths."""
     found = integration_errors(n_intensities)
-    note = (
-        f"relative error of the emissions of {found.hours:.1f} h against the closed form, the "
-        "larger of two paths: the timeline alone, and feed, PUE and power readings through a "
-        "ledger, written and read back as a report reads it; intensities, PUE and powers are "
-        "constant by pieces that do not fit each other. 'restless', which is not in it: each "
-        "reading, every 0.9 s, brings another power, of which a ledger keeps whole seconds: "
-        f"{found.restless:.0e}"
-    )
-    return Figure("carbon.integration_error", max(found.timeline, found.ledger), "1", MEASURED,
-                  asdict(found), EXACT, note)  # fmt: skip
+    error = max(found["timeline"], found["ledger"])
+    return carbon_figure("integration_error", error, found, **found)
 
 
 def pause_figure() -> Figure:
     """Whether standing still changes no bit."""
     found = train_paused()
-    note = (
-        f"1: all {found.n_weights:,} weights of a small network, trained in a plain loop with "
-        f"dropout and AdamW under a replayed grid that made it wait {found.n_pauses} times, are "
-        "those of the same training without a grid, bit for bit. The tests hold TRL, OpenRLHF and "
-        "ROLL to the same"
-    )
-    if not found.n_pauses:
+    if not found["n_pauses"]:
         return missing("carbon.pause_weights_equal", "1", "the training never had to wait")
-    value = float(found.weights_equal)
-    return Figure("carbon.pause_weights_equal", value, "1", MEASURED, asdict(found), TRUE, note)
+    return carbon_figure("pause_weights_equal", float(found["weights_equal"]), found, **found)
+
+
+def train_paused() -> dict[str, Any]:
+    """Train the same small network twice, once under a replayed grid that makes it wait.
+
+    Returns:
+        ``weights_equal``, whether all weights of both are the same, bit for bit; ``n_pauses``, how
+        often the one stood still; ``n_weights``, the numbers that were compared.
+    """
+    # Where the records lie is of no use to who reads figures: they are gone at the end.
+    quiet = contextlib.redirect_stderr(io.StringIO())
+    with tempfile.TemporaryDirectory() as folder, quiet:
+        plain = _train(validate_config({"run_dir": f"{folder}/plain", **_MODELLED}))
+        waits = validate_config(
+            {"run_dir": f"{folder}/paused", "carbon": _blinking(Path(folder)), **_MODELLED}
+        )
+        paused = _train(waits)
+        with LedgerReader(Path(folder) / "paused") as reader:
+            commands = [row.choice.command for row in reader.choices()]
+    starts = [c for i, c in enumerate(commands) if c is Command.PAUSE and commands[i - 1] is not c]
+    first = commands[:1] == [Command.PAUSE] and commands[-1] is Command.PAUSE
+    equal = [torch.equal(a, b) for a, b in zip(plain, paused, strict=True)]
+    return {
+        "weights_equal": all(equal),
+        "n_pauses": len(starts) + first,
+        "n_weights": sum(w.numel() for w in plain),
+    }
+
+
+_MODELLED = {"telemetry": {"gpu": {"type": "modelled"}}}
+
+
+def _blinking(folder: Path) -> dict[str, object]:
+    """A grid that is clean for one of ten replayed hours."""
+    path = folder / "blinking_grid.csv"
+    values = ([400] * 9 + [100]) * 200
+    lines = [f"{1_600_000_000 + 3600 * hour},{g_per_kwh}" for hour, g_per_kwh in enumerate(values)]
+    path.write_text("\n".join(["time,g_per_kwh", *lines, ""]), encoding="utf-8")
+    feed = {"type": "replay", "path": str(path), "speed": 3600.0 / _HOUR_S}
+    return {
+        "feeds": [feed], "threshold_g_per_kwh": 250.0, "pause": "steps", "max_wait_s": 5.0,
+        "recheck_s": 0.1, "stale_after_s": 1.0,
+    }  # fmt: skip
+
+
+def _train(config: Config) -> list[torch.Tensor]:
+    """Train with dropout and AdamW, both of which have a state that a pause could upset."""
+    torch.manual_seed(7)
+    model = nn.Sequential(
+        nn.Linear(N_INPUTS, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, N_CLASSES)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rng = np.random.default_rng(7)
+    with measured_run(config, total_steps=N_STEPS) as run:
+        for _ in range(N_STEPS):
+            rows = torch.from_numpy(rng.normal(size=(N_ROWS, N_INPUTS)).astype(np.float32))
+            classes = torch.from_numpy(rng.integers(0, N_CLASSES, N_ROWS))
+            loss = nn.functional.cross_entropy(model(rows), classes)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            run.step(n_samples=N_ROWS, loss=loss.item())
+    return [w.detach().clone() for w in model.state_dict().values()]
 
 
 def grid_figures(name: str, series: Series, plan: Plan) -> list[Figure]:
@@ -184,11 +240,10 @@ def missing_figures(name: str, why: str) -> list[Figure]:
     ]
 
 
-def _mape_figure(name: str, scores: ForecastScores) -> Figure:
-    id, strongest = f"carbon.forecast_mape24_{name}", scores.strongest_rule
-    mape = scores.lead(24).mape
+def _mape_figure(grid: str, scores: ForecastScores) -> Figure:
+    mape, strongest = scores.lead(24).mape, scores.strongest_rule
     if mape is None or strongest is None:
-        return missing(id, "1", "no value is known a day after any origin")
+        return carbon_figure("forecast_mape24_{grid}", None, grid=grid, why=_NO_VALUE)
     rule, of_rule = strongest
     spread = {
         "n_origins": scores.n_origins,
@@ -197,67 +252,51 @@ def _mape_figure(name: str, scores: ForecastScores) -> Figure:
         "less_than_strongest": 1.0 - mape / of_rule,
     }
     simple = ", ".join(f"{n} {100 * m:.1f} %" for n, m in scores.simple_mape24.items() if m)
-    note = (
-        f"mean relative error of the recency-adaptive pool in the 24th hour, {scores.n_origins} "
-        "forecasts in the second half of the recording; to be at most that of the strongest "
-        f"simple rule, known only afterwards: {rule}. Of all: {simple}"
-    )
-    return Figure(id, mape, "1", REPLAYED, spread, Target(high=of_rule), note)
+    return carbon_figure(
+        "forecast_mape24_{grid}", mape, spread, target=Target(high=of_rule), grid=grid,
+        n_origins=scores.n_origins, rule=rule, simple=simple,
+    )  # fmt: skip
 
 
-def _coverage_figure(name: str, scores: ForecastScores) -> Figure:
-    id, coverage = f"carbon.forecast_coverage_{name}", scores.lead(24).coverage
-    if coverage is None:
-        return missing(id, "1", "no value is known a day after any origin", COVERAGE)
+def _coverage_figure(grid: str, scores: ForecastScores) -> Figure:
+    coverages = {lead.lead_h: lead.coverage for lead in scores.leads}
     spread = {
         "n": scores.lead(24).n,
-        "by_lead_h": {lead.lead_h: lead.coverage for lead in scores.leads},
+        "by_lead_h": coverages,
         "width_g_per_kwh": {lead.lead_h: lead.width for lead in scores.leads},
     }
     others = ", ".join(
-        f"{lead.lead_h} h {lead.coverage:.2f}"
-        for lead in scores.leads
-        if lead.lead_h != 24 and lead.coverage is not None
+        f"{lead_h} h {coverage:.2f}"
+        for lead_h, coverage in coverages.items()
+        if lead_h != 24 and coverage is not None
     )
-    note = (
-        "share of the values of the 24th hour within the pool's 90 % intervals, second half of "
-        f"the recording; other lead times: {others}. The target leaves one and a half standard "
-        "errors of so few independent values on either side of 0.9"
+    return carbon_figure(
+        "forecast_coverage_{grid}", coverages[24], spread, grid=grid, others=others, why=_NO_VALUE
     )
-    return Figure(id, coverage, "1", REPLAYED, spread, COVERAGE, note)
 
 
-def _saving_figure(name: str, savings: Savings | None) -> Figure:
-    id = f"carbon.wait_saving_{name}"
+def _saving_figure(grid: str, savings: Savings | None) -> Figure:
+    key = "wait_saving_{grid}"
     if savings is None:
-        return missing(id, "1", "values are missing at all start times")
-    saved = savings.by_rule[START]
-    spread = asdict(savings) | {"interval_95": saved.interval_95}
-    return Figure(id, saved.share, "1", REPLAYED, spread, note=_saving_note(savings))
-
-
-def _saving_note(savings: Savings) -> str:
-    def percent(rule: str) -> str:
-        return f"{100 * savings.by_rule[rule].share:.1f} %"
-
+        return carbon_figure(key, None, grid=grid, why="values are missing at all start times")
     saved, bound = savings.by_rule[START], savings.by_rule[BEST_START]
     between = "without an interval: too few weeks"
     if saved.interval_95 is not None:
         low, high = (100 * end for end in saved.interval_95)
         between = f"95 % interval {low:.1f} to {high:.1f} %, weeks redrawn"
-    part = f", {100 * saved.share / bound.share:.0f} % of it" if bound.share > 0 else ""
-    size = "This is small. " if saved.share < SMALL else ""
-    return (
-        f"CO2e saved by waiting before the first step ({between}), of all {savings.n_jobs} jobs "
-        f"together against starting at once, by average intensity: what an inventory shows. {size}"
-        f"Jobs of {JOB.work_h:g} h at constant power wait for at most {JOB.max_wait_h:g} h, on "
-        f"average {saved.mean_wait_h:.1f} h, until the newest hour that has ended is at or below "
-        f"the {WAITED_PERCENTILE:g}th percentile of the pool's forecast of the coming day. Bound: "
-        f"the best start with the future known saves {percent(BEST_START)}{part}. With pauses at "
-        f"any hour: {percent(STEPS)} (bound {percent(BEST_STEPS)}); where an hour's value is told "
-        f"as it begins: {percent('told_early')}; with a fixed threshold of "
-        f"{savings.fixed_g_per_kwh:.0f} g/kWh, that percentile of all before the first job: "
-        f"{percent('fixed_threshold')}"
+    return carbon_figure(
+        key,
+        saved.share,
+        asdict(savings) | {"interval_95": saved.interval_95},
+        grid=grid,
+        savings=savings,
+        rule=savings.by_rule,
+        saved=saved,
+        job=JOB,
+        percentile=WAITED_PERCENTILE,
+        between=between,
+        part=f", {100 * saved.share / bound.share:.0f} % of it" if bound.share > 0 else "",
+        size="This is small. " if saved.share < SMALL else "",
     )
 
 

@@ -13,9 +13,9 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,7 @@ READINGS_EVERY_S = 0.9
 _DEVICE, _SOURCE = "gpu0", "made up"
 
 
-@dataclass(frozen=True, slots=True)
-class GridPiece:
+class GridPiece(NamedTuple):
     """A time of constant power.
 
     Attributes:
@@ -61,8 +60,7 @@ class GridPiece:
     power_w: float
 
 
-@dataclass(frozen=True, slots=True)
-class MadeUpRun:
+class MadeUpRun(NamedTuple):
     """A made-up run.
 
     Attributes:
@@ -75,47 +73,32 @@ class MadeUpRun:
     pieces: tuple[GridPiece, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IntegrationErrors:
-    """Relative errors of the emissions of a made-up run.
-
-    Attributes:
-        hours: length of the run, h.
-        n_intensities: number of intervals of the feed that it meets.
-        n_pieces: number of pieces of power.
-        timeline: error of `IntensityTimeline.emitted` for the pieces as they are.
-        ledger: error by way of the ledger, from power readings of the same pieces.
-        restless: error by way of the ledger, where each reading brings another power.
-    """
-
-    hours: float
-    n_intensities: int
-    n_pieces: int
-    timeline: float
-    ledger: float
-    restless: float
-
-
-def integration_errors(n_intensities: int = 10, seed: int = 0) -> IntegrationErrors:
+def integration_errors(n_intensities: int = 10, seed: int = 0) -> dict[str, Any]:
     """Integrate made-up runs on both paths, and compare.
 
     Args:
         n_intensities: number of intervals of the feed.
         seed: of what is made up.
 
+    Returns:
+        Length of the run in hours, the numbers of intervals of the feed and of pieces of power, and
+        relative errors of its emissions: ``timeline``, of `IntensityTimeline.emitted` for the
+        pieces as they are; ``ledger``, by way of the ledger from power readings of the same pieces;
+        ``restless``, the same where each reading brings another power.
+
     Raises:
         LedgerError: when the ledger dropped a row.
     """
     calm = made_run(n_intensities, seed)
     restless = made_run(n_intensities, seed, (READINGS_EVERY_S, READINGS_EVERY_S))
-    return IntegrationErrors(
-        hours=calm.pieces[-1].end_s / 3600.0,
-        n_intensities=n_intensities,
-        n_pieces=len(calm.pieces),
-        timeline=_error(by_timeline(calm), calm),
-        ledger=_error(by_ledger(calm), calm),
-        restless=_error(by_ledger(restless), restless),
-    )
+    return {
+        "hours": calm.pieces[-1].end_s / 3600.0,
+        "n_intensities": n_intensities,
+        "n_pieces": len(calm.pieces),
+        "timeline": _error(by_timeline(calm), calm),
+        "ledger": _error(by_ledger(calm), calm),
+        "restless": _error(by_ledger(restless), restless),
+    }
 
 
 def made_run(
@@ -136,8 +119,8 @@ def made_run(
         end_s = start_s + float(rng.uniform(*lengths_s))
         pieces.append(GridPiece(start_s, end_s, round(float(rng.uniform(60.0, 700.0)), 1)))
         start_s = end_s
-    pieces[-1] = GridPiece(pieces[-1].start_s, max(whole_s, pieces[-1].start_s + 1.0),
-                       pieces[-1].power_w)  # fmt: skip
+    last = pieces[-1]
+    pieces[-1] = last._replace(end_s=max(whole_s, last.start_s + 1.0))
     return MadeUpRun(g_per_kwh, tuple(pieces))
 
 
@@ -178,9 +161,7 @@ def by_timeline(made: MadeUpRun, began_s: float = 1.7e9 + 0.123) -> Emitted:
     pues = [PueRow(1, began_s + start_s, pue) for start_s, pue in PUE_STEPS]
     ends_s = {1: began_s + made.pieces[-1].end_s}
     timeline = IntensityTimeline(rows, attempts, ends_s, PueTimeline(pues, attempts, None))
-    start_s, end_s, power_w = np.array(
-        [(p.start_s, p.end_s, p.power_w) for p in made.pieces], np.float64
-    ).T
+    start_s, end_s, power_w = np.array(made.pieces, np.float64).T
     return timeline.emitted(began_s + start_s, began_s + end_s, power_w * (end_s - start_s))
 
 
@@ -212,19 +193,10 @@ def by_ledger(made: MadeUpRun) -> Emitted:
         if ledger.dropped_rows:
             raise LedgerError(f"{path}: {ledger.dropped_rows} rows were dropped")
         with LedgerReader(path) as reader:
-            return emitted_by_record(reader)
-
-
-def emitted_by_record(reader: LedgerReader) -> Emitted:
-    """Emissions of all devices of a record of one attempt.
-
-    Args:
-        reader: of the record.
-    """
-    attempts = reader.attempts()
-    spans = attempt_spans(attempts, reader.last_times())
-    attribution = Attribution(timelines(reader, None), attempts, spans)
-    draw, _ = attribution.of_readings(device_readings(reader.power_seconds(), spans))
+            attempts = reader.attempts()
+            spans = attempt_spans(attempts, reader.last_times())
+            attribution = Attribution(timelines(reader, None), attempts, spans)
+            draw, _ = attribution.of_readings(device_readings(reader.power_seconds(), spans))
     found = draw.emissions.average
     assert found is not None
     return found
@@ -263,16 +235,14 @@ def readings(pieces: Sequence[GridPiece], began_s: float) -> list[PowerSample]:
         pieces: its powers.
         began_s: when it began, monotonic s.
     """
-    found = []
+    drawn = []
     for piece in pieces:
         n = max(1, math.ceil((piece.end_s - piece.start_s) / READINGS_EVERY_S - 1e-9))
-        times_s = [piece.start_s + i * READINGS_EVERY_S for i in range(n)]
-        found += [_reading(began_s + t_s, piece.power_w) for t_s in times_s]
-    return [*found, _reading(began_s + pieces[-1].end_s, 0.0)]
-
-
-def _reading(t_s: float, power_w: float) -> PowerSample:
-    return PowerSample(_DEVICE, t_s, power_w, None, None, Provenance.MODELLED, _SOURCE)
+        drawn += [(piece.start_s + i * READINGS_EVERY_S, piece.power_w) for i in range(n)]
+    return [
+        PowerSample(_DEVICE, began_s + t_s, power_w, None, None, Provenance.MODELLED, _SOURCE)
+        for t_s, power_w in [*drawn, (pieces[-1].end_s, 0.0)]
+    ]
 
 
 def _error(found: Emitted, made: MadeUpRun) -> float:

@@ -1,14 +1,19 @@
-"""How good a forecaster is, measured on a series whose values are known by now."""
+"""How good a forecaster is, measured on a series whose values are known by now.
+
+Each forecast is made once, and scored beside those of simple rules.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from benchmarks.studies.carbon.forecaster import Forecaster
-from ecorl.carbon.forecasts.history import HOUR_S, FloatArray
+from ecorl.carbon.forecasts.forecast import Forecast
+from ecorl.carbon.forecasts.history import HOUR_S, FloatArray, History
+from ecorl.carbon.forecasts.rules import Cycle, Rule, predict
 from ecorl.carbon.series import Series
 
 LEADS_H = (1, 6, 24, 96)
@@ -20,6 +25,79 @@ PINBALL_QUANTILES = (0.05, 0.5, 0.95)
 TINY = 0.01
 """Share of the series' mean size below which a value is no denominator for a relative error.
 Invented: an error of one hundredth of the usual would count as 100 %."""
+
+
+SIMPLE_RULES = {
+    "persistence": Rule(Cycle.NEWEST),
+    "daily persistence": Rule(Cycle.DAY, 1),
+    "last week": Rule(Cycle.WEEK, 1),
+    "mean day profile of 7 days": Rule(Cycle.DAY, 7),
+    "mean day profile of 14 days": Rule(Cycle.DAY, 14, apart=True),
+    "mean day profile of 28 days": Rule(Cycle.DAY, 28, apart=True),
+}
+"""What anybody would try first; each is one rule, as `RuleForecaster` follows it."""
+
+
+class Forecaster(Protocol):
+    """A rule that says from the values of the past alone what comes next.
+
+    A forecaster is not trained beforehand: whatever it learns, it learns from the past that it is
+    given. The same past gives the same forecast, however often and in whichever order it is asked.
+    It serves every signal that follows the day and the week, such as a grid's intensity and its
+    share of renewable electricity.
+    """
+
+    def forecast(self, past: Series, n: int) -> Forecast:
+        """What the next intervals after the end of the past will bring.
+
+        Args:
+            past: what is known, at steps of at most an hour; values may be missing (NaN).
+            n: number of intervals to forecast, each as long as those of the past.
+
+        Returns:
+            The forecast from ``past.end_s`` on, with `NOMINAL_COVERAGE` intervals. None of its
+            numbers is missing, and ``low <= middle <= high`` everywhere.
+
+        Raises:
+            FeedSilent: when the past holds no value at all.
+            ValueError: when `n` is below 1.
+        """
+        ...
+
+
+class RememberedForecasts:
+    """A forecaster's forecasts along one series, each made once and as far ahead as is ever asked.
+
+    What is known when a forecast is made are the values whose intervals have ended by then.
+
+    Args:
+        forecaster: who forecasts.
+        series: the whole series.
+        n: number of intervals of each forecast.
+    """
+
+    def __init__(self, forecaster: Forecaster, series: Series, n: int) -> None:
+        self._forecaster, self._series, self._n = forecaster, series, n
+        self._made: dict[int, Forecast] = {}
+
+    def after(self, n_known: int) -> Forecast:
+        """The forecast when the first intervals of the series have ended.
+
+        Args:
+            n_known: how many have.
+
+        Raises:
+            FeedSilent: when none of them has a value.
+        """
+        if n_known not in self._made:
+            whole = self._series
+            past = Series(whole.start_s, whole.step_s, whole.values[:n_known])
+            self._made[n_known] = self._forecaster.forecast(past, self._n)
+        return self._made[n_known]
+
+    def forecast(self, past: Series, n: int) -> Forecast:
+        """As `Forecaster.forecast`, for beginnings of the series, as far ahead as each is made."""
+        return self.after(len(past.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +131,8 @@ class LeadScore:
     width: float | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lines:
-    """Forecasts and what came: ``[origins, n] float64`` each; NaN where there is none."""
-
-    truth: FloatArray
-    middle: FloatArray
-    low: FloatArray
-    high: FloatArray
-
-    def part(self, begin: int, end: int) -> _Lines:
-        """The forecasts of some of the intervals.
-
-        Args:
-            begin: the first interval.
-            end: the first one that is not wanted.
-        """
-        wanted = slice(begin, end)
-        return _Lines(
-            self.truth[:, wanted],
-            self.middle[:, wanted],
-            self.low[:, wanted],
-            self.high[:, wanted],
-        )
-
-
 def score(
-    forecaster: Forecaster,
-    series: Series,
-    leads_h: Sequence[int],
-    starts_s: Iterable[float],
+    forecaster: Forecaster, series: Series, leads_h: Sequence[int], starts_s: Iterable[float]
 ) -> tuple[LeadScore, ...]:
     """Scores a forecaster from a rolling origin: at each, it sees what had ended by then only.
 
@@ -106,7 +156,10 @@ def score(
     lines = _forecasts(forecaster, series, max(leads_h) * per_hour, starts_s)
     size = np.abs(series.values[np.isfinite(series.values)])
     smallest = TINY * float(size.mean()) if size.size else 0.0
-    return tuple(_lead_score(lines, lead, per_hour, smallest) for lead in leads_h)
+    return tuple(
+        _lead_score(lead_h, lines[..., : lead_h * per_hour], per_hour, smallest)
+        for lead_h in leads_h
+    )
 
 
 def pinball_loss(values: FloatArray, forecast: FloatArray, quantile: float) -> FloatArray:
@@ -125,65 +178,130 @@ def pinball_loss(values: FloatArray, forecast: FloatArray, quantile: float) -> F
     return loss
 
 
-def _forecasts(forecaster: Forecaster, series: Series, n: int, starts_s: Iterable[float]) -> _Lines:
-    rows: list[tuple[FloatArray, ...]] = []
-    nothing = np.full(n, np.nan)
+def _forecasts(
+    forecaster: Forecaster, series: Series, n: int, starts_s: Iterable[float]
+) -> FloatArray:
+    """``[4, origins, n]``: what came, middle, low and high; NaN where there is none."""
+    rows, nothing = [], np.full(n, np.nan)
     for start_s in starts_s:
         past = series.until(start_s)
         if not np.isfinite(past.values).any():
             continue
-        forecast = forecaster.forecast(past, n)
+        made = forecaster.forecast(past, n)
         truth = nothing.copy()
         came = series.values[len(past.values) : len(past.values) + n]
         truth[: len(came)] = np.where(np.isfinite(came), came, np.nan)
-        low = nothing if forecast.low is None else forecast.low
-        high = nothing if forecast.high is None else forecast.high
-        rows.append((truth, forecast.middle, low, high))
-    if not rows:
-        empty = np.empty((0, n))
-        return _Lines(empty, empty, empty, empty)
-    return _Lines(*(np.stack(part) for part in zip(*rows, strict=True)))
+        ends = [nothing if end is None else end for end in (made.low, made.high)]
+        rows.append(np.stack([truth, made.middle, *ends]))
+    return np.stack(rows, axis=1) if rows else np.empty((4, 0, n))
 
 
-def _lead_score(lines: _Lines, lead_h: int, per_hour: int, smallest: float) -> LeadScore:
-    hour = lines.part((lead_h - 1) * per_hour, lead_h * per_hour)
-    until = lines.part(0, lead_h * per_hour)
-    known = np.isfinite(hour.truth)
+def _lead_score(lead_h: int, until: FloatArray, per_hour: int, smallest: float) -> LeadScore:
+    hour = until[..., -per_hour:]
+    truth, middle, low, high = hour[:, np.isfinite(hour[0])]
+    losses = [
+        pinball_loss(truth, line, quantile)
+        for quantile, line in zip(PINBALL_QUANTILES, (low, middle, high), strict=True)
+    ]
     return LeadScore(
         lead_h=lead_h,
-        n=int(known.sum()),
-        n_tiny=int((np.abs(hour.truth[known]) <= smallest).sum()),
-        mape=_mape(hour, smallest),
-        mape_until=_mape(until, smallest),
-        pinball=_pinball(hour),
+        n=truth.size,
+        n_tiny=int((np.abs(truth) <= smallest).sum()),
+        mape=relative_error(hour[1], hour[0], smallest),
+        mape_until=relative_error(until[1], until[0], smallest),
+        pinball=_mean(np.mean(losses, axis=0)),
         coverage=_coverage(hour),
         coverage_until=_coverage(until),
-        width=_mean((hour.high - hour.low)[known]),
+        width=_mean(high - low),
     )
 
 
-def _mape(lines: _Lines, smallest: float) -> float | None:
-    usable = np.isfinite(lines.truth) & (np.abs(lines.truth) > smallest)
-    truth = lines.truth[usable]
-    return _mean(np.abs(lines.middle[usable] - truth) / np.abs(truth))
+def relative_error(said: FloatArray, truth: FloatArray, smallest: float) -> float | None:
+    """Mean of abs(said - truth) / abs(truth), of values above the smallest; None without any."""
+    usable = np.isfinite(truth) & (np.abs(truth) > smallest)
+    return _mean(np.abs(said[usable] - truth[usable]) / np.abs(truth[usable]))
 
 
-def _pinball(lines: _Lines) -> float | None:
-    losses = [
-        pinball_loss(lines.truth, line, quantile)
-        for quantile, line in zip(
-            PINBALL_QUANTILES, (lines.low, lines.middle, lines.high), strict=True
-        )
-    ]
-    return _mean(np.mean(losses, axis=0)[np.isfinite(lines.truth)])
-
-
-def _coverage(lines: _Lines) -> float | None:
-    known = np.isfinite(lines.truth) & np.isfinite(lines.low) & np.isfinite(lines.high)
-    inside = (lines.truth >= lines.low) & (lines.truth <= lines.high)
-    return _mean(inside[known].astype(np.float64))
+def _coverage(lines: FloatArray) -> float | None:
+    truth, low, high = lines[[0, 2, 3]][:, np.isfinite(lines[[0, 2, 3]]).all(axis=0)]
+    return _mean(((truth >= low) & (truth <= high)).astype(np.float64))
 
 
 def _mean(values: FloatArray) -> float | None:
     values = values[np.isfinite(values)]
     return float(values.mean()) if values.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastScores:
+    """How good forecasts of a series were.
+
+    Attributes:
+        n_origins: number of times at which was forecast.
+        leads: scores of the forecaster at `LEADS_H`.
+        simple_mape24: mean relative error of each simple rule in the 24th hour, as a fraction, over
+            the same values; None where none can be made.
+    """
+
+    n_origins: int
+    leads: tuple[LeadScore, ...]
+    simple_mape24: dict[str, float | None]
+
+    def lead(self, lead_h: int) -> LeadScore:
+        """The forecaster's score at a lead time.
+
+        Args:
+            lead_h: one of `LEADS_H`.
+        """
+        return self.leads[LEADS_H.index(lead_h)]
+
+    @property
+    def strongest_rule(self) -> tuple[str, float] | None:
+        """The simple rule that did best, known only afterwards, and its error; None without one."""
+        known = [(mape, name) for name, mape in self.simple_mape24.items() if mape is not None]
+        if not known:
+            return None
+        mape, name = min(known)
+        return name, mape
+
+
+def score_forecasts(
+    forecasts: RememberedForecasts, series: Series, origins: Sequence[int]
+) -> ForecastScores:
+    """Score forecasts from a rolling origin, and the simple rules from the same origins.
+
+    Args:
+        forecasts: of the series, at least as long as the longest of `LEADS_H`.
+        series: the values, at steps of at most an hour.
+        origins: number of intervals that have ended at each origin, rising.
+    """
+    starts_s = [series.start_s + number * series.step_s for number in origins]
+    return ForecastScores(
+        n_origins=len(origins),
+        leads=score(forecasts, series, LEADS_H, starts_s),
+        simple_mape24=rule_errors(series, origins, 24),
+    )
+
+
+def rule_errors(series: Series, origins: Sequence[int], lead_h: int) -> dict[str, float | None]:
+    """Mean relative error of each of `SIMPLE_RULES` in one hour after the origins, as a fraction.
+
+    The same as of `score`, for all origins at once: a rule's forecast for an origin uses values
+    before it only.
+
+    Args:
+        series: the values, at steps of at most an hour.
+        origins: number of intervals that have ended at each origin.
+        lead_h: which hour after the origin, 1 for the first.
+    """
+    history = History(series)
+    per_hour = round(HOUR_S / series.step_s)
+    leads = np.arange((lead_h - 1) * per_hour, lead_h * per_hour, dtype=np.int64) + 1
+    starts = np.asarray(origins, dtype=np.int64)
+    truth = history.at(starts[:, None] + leads[None, :] - 1)
+    said = predict(history, tuple(SIMPLE_RULES.values()), starts, leads)
+    smallest = TINY * float(np.nanmean(np.abs(history.values)))
+    return {
+        name: relative_error(one, truth, smallest)
+        for name, one in zip(SIMPLE_RULES, said, strict=True)
+    }

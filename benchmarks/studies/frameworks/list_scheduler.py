@@ -20,20 +20,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.studies.frameworks.pieces import (
-    TINY,
-    Cluster,
-    Profile,
-    above_idle_j,
-    generation_profile,
-    group_s,
-    piece_s,
-)
 from benchmarks.studies.frameworks.stage_orders import (
     CARDS,
+    INFERENCE,
     TRAINING,
     Piece,
     Schedule,
@@ -42,9 +34,167 @@ from benchmarks.studies.frameworks.stage_orders import (
 from ecorl.errors import ConfigError
 from ecorl.stages import Work
 
+MIGRATE_BELOW = 0.2
+"""Share of rows left at which they are moved together. Assumed: RLHFuse searches for it."""
+
+TINY = 1e-9
+"""Relative slack of comparisons of times."""
+
 _BISECTIONS = 30
 _WINDOW = 4
 """Iterations that may be under way at once; more than any schedule overlaps."""
+
+
+class Cluster(NamedTuple):
+    """What the work does not say of the cluster.
+
+    Attributes:
+        n_rows: completions an iteration.
+        n_copies: copies of the policy that generate them.
+        pipeline_bubble: share of a training step in which a GPU of its pipeline has nothing to do,
+            0 to below 1.
+        reshard_s: time to bring all of the policy's weights to every GPU.
+    """
+
+    n_rows: float = 1.0
+    n_copies: float = 1.0
+    pipeline_bubble: float = 0.0
+    reshard_s: float = 0.0
+
+
+def piece_s(task: ScheduledTask, work: Work, cluster: Cluster, reshard: float) -> float:
+    """Return the time of a piece alone on all GPUs, or on the cards, s.
+
+    Args:
+        task: the piece and its group.
+        work: what the stages cost.
+        cluster: what the work does not say of the cluster.
+        reshard: share of the weights that are moved between training and generation.
+    """
+    piece = task.piece
+    if piece in INFERENCE:
+        i = INFERENCE.index(piece)
+        if task.group == CARDS:
+            return float(work.card_s[i] / max(work.cards_up, TINY) * work.slow)
+        return float(work.gpu_s[i])
+    return float(
+        {
+            Piece.RESHARD: reshard * cluster.reshard_s,
+            Piece.GENERATION: work.generation_s,
+            Piece.FORWARD: work.forward_s + (work.early_s if task.early else 0.0),
+            Piece.BACKWARD: work.backward_s,
+            Piece.CRITIC_TRAIN: work.critic_s,
+        }[piece]
+    )
+
+
+def group_s(
+    task: ScheduledTask, work: Work, cluster: Cluster, schedule: Schedule, share: float
+) -> float:
+    """Return the time of a piece alone on a share of the GPUs, s.
+
+    Args:
+        task: the piece and its group.
+        work: what the stages cost.
+        cluster: what the work does not say of the cluster.
+        schedule: says what is moved, and whether few rows are moved together.
+        share: of the GPUs, 0 to 1.
+    """
+    total_s = piece_s(task, work, cluster, schedule.reshard)
+    if task.piece is Piece.GENERATION and total_s > 0:
+        return generation_profile(work, cluster, schedule.migrates).on_share_s(max(share, TINY))
+    return total_s / max(share, TINY)
+
+
+def above_idle_j(task: ScheduledTask, work: Work) -> float:
+    """Return the energy of a piece above that of idle GPUs, J; 0.0 on the cards.
+
+    Args:
+        task: the piece and its group.
+        work: what the stages cost.
+    """
+    if task.group == CARDS or task.piece is Piece.RESHARD:
+        return 0.0
+    if task.piece in INFERENCE:
+        i = INFERENCE.index(task.piece)
+        return float(work.gpu_j[i] - work.gpu_idle_w * work.gpu_s[i])
+    actor_s = work.forward_s + work.backward_s
+    forward = work.forward_s / actor_s if actor_s > 0 else 0.0
+    early_s, early_j = (work.early_s, work.early_j) if task.early else (0.0, 0.0)
+    joules, seconds = {
+        Piece.GENERATION: (work.generation_j, work.generation_s),
+        Piece.FORWARD: (work.actor_j * forward + early_j, work.forward_s + early_s),
+        Piece.BACKWARD: (work.actor_j * (1.0 - forward), work.backward_s),
+        Piece.CRITIC_TRAIN: (work.critic_j, work.critic_s),
+    }[task.piece]
+    return float(joules - work.gpu_idle_w * seconds)
+
+
+class Profile(NamedTuple):
+    """Generation over its time on all GPUs.
+
+    Attributes:
+        ends_s: ends of the intervals, rising.
+        used: share of the GPUs that has rows, by interval.
+        busy: share of the GPUs that the rows need, by interval.
+        handed: share of the tokens that is handed over at the end of the interval or before.
+    """
+
+    ends_s: tuple[float, ...]
+    used: tuple[float, ...]
+    busy: tuple[float, ...]
+    handed: tuple[float, ...]
+
+    def passed(self, progress_s: float) -> int:
+        """Hand-overs that have been, at a time on all GPUs."""
+        return sum(progress_s >= end_s * (1.0 - TINY) for end_s in self.ends_s)
+
+    def at(self, progress_s: float) -> tuple[float, float]:
+        """Shares of the GPUs that have rows, and that the rows need, at a time on all GPUs."""
+        j = min(self.passed(progress_s), len(self.ends_s) - 1)
+        return self.used[j], self.busy[j]
+
+    def on_share_s(self, share: float) -> float:
+        """Time on a share of the GPUs: what needs less of them is not slowed, s."""
+        starts_s = (0.0, *self.ends_s)
+        return sum(
+            (end_s - start_s) * max(1.0, busy / share)
+            for start_s, end_s, busy in zip(starts_s, self.ends_s, self.busy, strict=False)
+        )
+
+    def handed_at(self, progress_s: float) -> float:
+        """Share of the tokens that has been handed over, at a time on all GPUs."""
+        j = self.passed(progress_s)
+        return self.handed[j - 1] if j else 0.0
+
+
+def generation_profile(work: Work, cluster: Cluster, migrates: bool) -> Profile:
+    """How GPUs fall idle as rows finish.
+
+    Rows of an interval are its tokens over its middle, since a row's length is the time it took.
+    Rows are dealt out at random, so a copy of b rows has none left with chance
+    ``finished ** b``; rows that are moved together need as many copies as they fill. One row, and
+    so one copy, goes on to the end.
+    """
+    per_copy = max(cluster.n_rows / cluster.n_copies, 1.0)
+    edges = [0.0, *(float(t) for t in work.handover_s)]
+    tail = [*(float(t) for t in work.tail), 0.0]
+    rows = [
+        max(tail[j] - tail[j + 1], 0.0) / max((edges[j] + edges[j + 1]) / 2, TINY)
+        for j in range(len(edges) - 1)
+    ]
+    n_rows = sum(rows)
+    used, busy = [], []
+    for j, finishing in enumerate(rows):
+        left = (sum(rows[j + 1 :]) + finishing / 2) / n_rows if n_rows > 0 else 1.0
+        left = max(left, 1.0 / cluster.n_rows)
+        dealt = max(1.0 - (1.0 - left) ** per_copy, 1.0 / cluster.n_copies)
+        together = max(left, 1.0 / cluster.n_copies)
+        needed = min(together, dealt) if left <= MIGRATE_BELOW else dealt
+        used.append(needed if migrates else dealt)
+        busy.append(needed)
+    handed = tuple(1.0 - t for t in tail[1:])
+    return Profile(tuple(edges[1:]), tuple(used), tuple(busy), handed)
 
 
 class BusySpan(NamedTuple):
@@ -68,26 +218,21 @@ class BusySpan(NamedTuple):
     busy: float
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleTimeline:
+class ScheduleTimeline(NamedTuple):
     """A schedule, evaluated.
 
     Attributes:
-        schedule: its name.
         shares: of the cluster's GPUs, by group.
         spans: what ran when, in order of their ends.
         time_s: until the last task is done.
         gpu_j, card_j: energy, idle power included; cards count where the schedule has them.
-        idle_w: power of all GPUs when idle.
     """
 
-    schedule: str
     shares: Mapping[str, float]
     spans: tuple[BusySpan, ...]
     time_s: float
     gpu_j: float
     card_j: float
-    idle_w: float
 
     @property
     def energy_j(self) -> float:
@@ -99,48 +244,30 @@ class ScheduleTimeline:
         """Time that all GPUs together would need for what they did."""
         return sum((s.end_s - s.start_s) * s.busy * self.shares[s.group] for s in self.spans)
 
-    @property
-    def bubble(self) -> float:
-        """Share of GPU time in which GPUs had nothing to do, 0 to 1."""
-        return 1.0 - self.busy_s / self.time_s if self.time_s > 0 else 0.0
 
-
-def run_schedule(
-    schedule: Schedule | Sequence[Schedule], works: Sequence[Work], cluster: Cluster
-) -> ScheduleTimeline:
+def run_schedule(schedule: Schedule, works: Sequence[Work], cluster: Cluster) -> ScheduleTimeline:
     """Evaluate a stage order on some iterations.
 
     Args:
-        schedule: one, or one an iteration with equal groups.
+        schedule: the order.
         works: what each iteration costs, in floats.
         cluster: what the work does not say.
 
     Raises:
-        ConfigError: when there are not as many schedules as iterations, or their groups differ.
+        ConfigError: for an order that cannot be run.
     """
-    orders = [schedule] * len(works) if isinstance(schedule, Schedule) else list(schedule)
-    if len(orders) != len(works) or len({o.groups for o in orders}) > 1:
-        raise ConfigError("schedule", len(orders), f"{len(works)} with equal groups")
-    shares = _shares(orders[0], works, cluster)
-    engine = _Engine(orders, works, cluster, shares)
+    shares = _shares(schedule, works, cluster)
+    engine = _Engine(schedule, works, cluster, shares)
     time_s = engine.run()
-    idle_w = float(works[0].gpu_idle_w)
-    above_j = sum(above_idle_j(t, w) for o, w in zip(orders, works, strict=True) for t in o.tasks)
+    above_j = sum(above_idle_j(t, w) for w in works for t in schedule.tasks)
     card_j = 0.0
-    if any(g.name == CARDS for g in orders[0].groups):
+    if any(g.name == CARDS for g in schedule.groups):
         card_j = float(works[0].card_idle_w) * time_s + sum(
-            (w.card_active_w - w.card_idle_w) * piece_s(t, w, cluster, o.reshard)
-            for o, w in zip(orders, works, strict=True) for t in o.tasks if t.group == CARDS
+            (w.card_active_w - w.card_idle_w) * piece_s(t, w, cluster, schedule.reshard)
+            for w in works for t in schedule.tasks if t.group == CARDS
         )  # fmt: skip
-    return ScheduleTimeline(
-        schedule=orders[0].name,
-        shares=shares,
-        spans=tuple(engine.spans),
-        time_s=time_s,
-        gpu_j=idle_w * time_s + above_j,
-        card_j=card_j,
-        idle_w=idle_w,
-    )
+    gpu_j = float(works[0].gpu_idle_w) * time_s + above_j
+    return ScheduleTimeline(shares, tuple(engine.spans), time_s, gpu_j, card_j)
 
 
 def _shares(schedule: Schedule, works: Sequence[Work], cluster: Cluster) -> dict[str, float]:
@@ -172,7 +299,7 @@ class _Job:
     total_s: float
     full: float
     useful: float
-    profile: Profile | None = None
+    profile: Profile | None
     progress_s: float = 0.0
     rate: float = 0.0
     held: float = 0.0
@@ -191,55 +318,64 @@ class _Job:
         if self.profile is None:
             return min(self.total_s, self.limit_s)
         j = self.profile.passed(self.progress_s)
-        return self.profile.ends_s[j] if j < len(self.profile.ends_s) else self.total_s
+        return (*self.profile.ends_s, self.total_s)[j]
+
+    def is_complete(self) -> bool:
+        """Whether all of it has been done."""
+        return self.started and self.progress_s >= self.total_s * (1.0 - TINY) - 1e-15
 
 
-@dataclass
 class _Engine:
-    orders: Sequence[Schedule]
-    works: Sequence[Work]
-    cluster: Cluster
-    shares: Mapping[str, float]
-    spans: list[BusySpan] = field(default_factory=list)
-
-    def run(self) -> float:
-        """Run all iterations; returns the time of the last end, s."""
+    def __init__(
+        self,
+        schedule: Schedule,
+        works: Sequence[Work],
+        cluster: Cluster,
+        shares: Mapping[str, float],
+    ) -> None:
+        self.schedule, self.works = schedule, works
+        self.cluster, self.shares = cluster, {**shares, CARDS: 1.0}
+        self.spans: list[BusySpan] = []
         self.jobs: dict[tuple[int, Piece], _Job] = {}
         self.open: list[_Job] = []
         self.next_iteration, self.now_s = 0, 0.0
+
+    def run(self) -> float:
+        """Run all iterations; returns the time of the last end, s."""
         self._admit()
         while self.open:
             self._start()
             self._allocate()
-            step_s = min((self._step_s(j) for j in self.open if j.rate > 0), default=None)
-            finished = [j for j in self.open if j.started and self._is_done(j)]
-            if step_s is None and not finished:
-                waiting = [f"{j.task.piece} of iteration {j.iteration}" for j in self.open]
-                raise ConfigError("schedule", waiting[:3], "an order that can be run")
-            if step_s is not None and not finished:
-                self._go(step_s)
-            self._close()
+            if not any(j.is_complete() for j in self.open):
+                running = [j for j in self.open if j.rate > 0]
+                if not running:
+                    waiting = [f"{j.task.piece} of iteration {j.iteration}" for j in self.open]
+                    raise ConfigError("schedule", waiting[:3], "an order that can be run")
+                self._go(min(max(j.next_stop_s() - j.progress_s, 0.0) / j.rate for j in running))
+            for job in self.open:
+                job.done = job.is_complete()
+            self.open = [j for j in self.open if not j.done]
+            self._admit()
         return self.now_s
 
     def _admit(self) -> None:
         """Bring iterations into the window."""
         oldest = self.open[0].iteration if self.open else self.next_iteration
         while self.next_iteration < min(len(self.works), oldest + _WINDOW):
-            k = self.next_iteration
-            order, work = self.orders[k], self.works[k]
-            for task in order.tasks:
-                job = self._job(k, task, order, work)
-                self.jobs[k, task.piece] = job
+            for task in self.schedule.tasks:
+                job = self._job(self.next_iteration, task)
+                self.jobs[job.iteration, task.piece] = job
                 self.open.append(job)
             self.next_iteration += 1
 
-    def _job(self, k: int, task: ScheduledTask, order: Schedule, work: Work) -> _Job:
-        total_s = piece_s(task, work, self.cluster, order.reshard)
+    def _job(self, k: int, task: ScheduledTask) -> _Job:
+        work = self.works[k]
+        total_s = piece_s(task, work, self.cluster, self.schedule.reshard)
         full = 1.0 - self.cluster.pipeline_bubble if task.piece in TRAINING else 1.0
         useful = 0.0 if task.piece is Piece.RESHARD else full
         profile = None
         if task.piece is Piece.GENERATION and total_s > 0:
-            profile = generation_profile(work, self.cluster, order.migrates)
+            profile = generation_profile(work, self.cluster, self.schedule.migrates)
         return _Job(k, task, total_s, full, useful, profile)
 
     def _start(self) -> None:
@@ -271,9 +407,8 @@ class _Engine:
         left: dict[str, float] = defaultdict(lambda: 1.0)
         for job in self.open:
             if job.started:
-                share = 1.0 if job.task.group == CARDS else self.shares[job.task.group]
                 free = left[job.task.group]
-                self._run(job, share, free)
+                self._run(job, self.shares[job.task.group], free)
                 job.held = job.used if job.task.shares else free
                 left[job.task.group] = free - job.held
 
@@ -299,12 +434,6 @@ class _Engine:
                 share = min(share, other.handed())
         return share * job.total_s
 
-    def _is_done(self, job: _Job) -> bool:
-        return job.progress_s >= job.total_s * (1.0 - TINY) - 1e-15
-
-    def _step_s(self, job: _Job) -> float:
-        return max(job.next_stop_s() - job.progress_s, 0.0) / job.rate
-
     def _go(self, step_s: float) -> None:
         end_s = self.now_s + step_s
         for job in self.open:
@@ -319,9 +448,3 @@ class _Engine:
             if abs(job.progress_s - stop_s) <= TINY * max(job.total_s, 1e-12):
                 job.progress_s = stop_s
         self.now_s = end_s
-
-    def _close(self) -> None:
-        for job in self.open:
-            job.done = job.started and self._is_done(job)
-        self.open = [j for j in self.open if not j.done]
-        self._admit()

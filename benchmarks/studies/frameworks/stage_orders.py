@@ -1,17 +1,28 @@
-"""Stage orders as data: which piece of an iteration runs where, and what it waits for.
+"""Stage orders of five RLHF frameworks, and of EcoRL-Sched on top of the last, as data.
 
 A `Schedule` says how a framework runs an iteration on a cluster: groups of GPUs by their share, and
-one `ScheduledTask` a piece, in order of precedence. `list_scheduler` beside it evaluates it.
+one `ScheduledTask` a piece, in order of precedence. `list_scheduler` beside it evaluates it; what
+each source documents and what was assumed stands in ``schedules.toml``.
+
+Every framework gets the same work: `ecorl.stages.Work` prices a stage by what it computes, not by
+whose kernels compute it. What separates the frameworks here is the order alone: who waits for whom,
+which GPUs stand still, and how much weight moves. Kernels, memory management and parallelism, which
+make up much of the differences that their papers report, are left out; the ratios found here are
+what the order is worth, and lower than published end-to-end ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
 
-from ecorl.errors import ConfigError
+from ecorl.records import Stage
+from ecorl.stages import CONCURRENT, FPGA, GPU
 
 
 class Piece(StrEnum):
@@ -30,6 +41,7 @@ class Piece(StrEnum):
 INFERENCE = (Piece.REWARD, Piece.REFERENCE, Piece.CRITIC)
 TRAINING = (Piece.FORWARD, Piece.BACKWARD, Piece.CRITIC_TRAIN)
 
+ALL_GPUS = "all"
 CARDS = "cards"
 """Name of the group that is the cards; it holds no GPU."""
 
@@ -78,7 +90,7 @@ class Group(NamedTuple):
     """
 
     name: str
-    share: float | None
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +103,6 @@ class Schedule:
         tasks: one a piece, the first in precedence first.
         reshard: share of the policy's weights that every GPU of the generation fetches before it.
         migrates: whether the last rows of generation are moved together, which frees GPUs.
-        source: what is documented.
-        assumed: what is not, and was assumed here.
-
-    Raises:
-        ConfigError: for shares above the cluster, one group without a share, an unknown group or
-            piece, a piece that is there twice, or needs that form a cycle.
     """
 
     name: str
@@ -104,46 +110,79 @@ class Schedule:
     tasks: tuple[ScheduledTask, ...]
     reshard: float = 0.0
     migrates: bool = False
-    source: str = ""
-    assumed: str = ""
-
-    def __post_init__(self) -> None:
-        key = f"schedule {self.name}"
-        shares = [g.share for g in self.groups if g.share is not None]
-        if min(shares, default=0.0) < 0 or sum(shares) > 1 + 1e-9:
-            raise ConfigError(f"{key}: shares", shares, "0 or more, together at most 1")
-        if (n_open := len(self.groups) - len(shares)) not in (0, 2):
-            raise ConfigError(f"{key}: groups without a share", n_open, "none or two")
-        names, pieces = [g.name for g in self.groups], self.pieces
-        if len(set(pieces)) < len(pieces):
-            raise ConfigError(f"{key}: pieces", [*map(str, pieces)], "each piece once")
-        for task in self.tasks:
-            if task.group not in names:
-                raise ConfigError(f"{key}: group of {task.piece}", task.group, f"one of {names}")
-            for need in task.needs:
-                if need.piece not in pieces:
-                    raise ConfigError(
-                        f"{key}: need of {task.piece}", str(need.piece), "a piece of the schedule"
-                    )
-        _check_order(key, self.tasks)
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The pieces, in order of precedence."""
-        return tuple(t.piece for t in self.tasks)
-
-
-def _check_order(key: str, tasks: tuple[ScheduledTask, ...]) -> None:
-    done: set[Piece] = set()
-    waiting = list(tasks)
-    while waiting:
-        ready = [t for t in waiting if all(n.ago or n.piece in done for n in t.needs)]
-        if not ready:
-            raise ConfigError(key, [str(t.piece) for t in waiting], "needs without a cycle")
-        done |= {t.piece for t in ready}
-        waiting = [t for t in waiting if t.piece not in done]
 
 
 def all_of(pieces: Iterable[Piece], ago: int = 0) -> tuple[Need, ...]:
     """Needs of the whole of some pieces."""
     return tuple(Need(piece, ago) for piece in pieces)
+
+
+FILE = "schedules.toml"
+_FOUND: dict[str, Any] = tomllib.loads((resources.files(__package__) / FILE).read_text("utf-8"))
+
+
+def _schedule(name: str, tasks: tuple[ScheduledTask, ...] = ()) -> Schedule:
+    """A schedule of the file, whose tasks may be given."""
+    entry = _FOUND[name]
+    groups = tuple(Group(*group) for group in entry["groups"])
+    listed = tuple(
+        ScheduledTask(
+            Piece(task["piece"]),
+            task["group"],
+            tuple(Need(Piece(piece), ago) for piece, ago in task["needs"]),
+        )
+        for task in entry.get("tasks", ())
+    )
+    return Schedule(name, groups, tasks or listed, entry["reshard"], entry.get("migrates", False))
+
+
+def _fused(places: Sequence[int] | None = None) -> tuple[ScheduledTask, ...]:
+    """RLHFuse's tasks; with `places` (codes by stage) reward and reference may be on the cards.
+
+    A frozen stage on the cards starts with the first finished rows where generation has a3, else
+    after it. With a2 what comes next on the GPUs waits for it; with a3 the actor's backward pass
+    does, and the forward pass too unless actor_train has a3.
+    """
+    codes = dict(zip(Stage, places, strict=True)) if places is not None else {}
+    off = [p for p in (Piece.REWARD, Piece.REFERENCE) if codes.get(Stage(p.value), GPU) != GPU]
+    waited = [p for p in off if codes[Stage(p.value)] == FPGA]
+    early = codes.get(Stage.ACTOR_TRAIN) == CONCURRENT
+    streams = codes.get(Stage.GENERATION) == CONCURRENT
+    tasks = [
+        ScheduledTask(Piece.RESHARD, ALL_GPUS, all_of(TRAINING[1:], ago=1), True),
+        ScheduledTask(Piece.GENERATION, ALL_GPUS, (Need(Piece.RESHARD),), True),
+    ]
+    for piece in INFERENCE:
+        on_cards = piece in off
+        first = Need(Piece.GENERATION, by_rows=streams if on_cards else True)
+        before = all_of(p for p in waited if INFERENCE.index(p) < INFERENCE.index(piece))
+        group = CARDS if on_cards else ALL_GPUS
+        tasks.append(ScheduledTask(piece, group, (first, *(() if on_cards else before)), True))
+    joined = [p for p in INFERENCE if not (early and p in off and p not in waited)]
+    generated = Need(Piece.GENERATION)
+    tasks += [
+        ScheduledTask(Piece.FORWARD, ALL_GPUS, (generated, *all_of(joined)), True, early),
+        ScheduledTask(Piece.BACKWARD, ALL_GPUS, (Need(Piece.FORWARD), *all_of(INFERENCE)), True),
+        ScheduledTask(Piece.CRITIC_TRAIN, ALL_GPUS, (generated, *all_of(INFERENCE)), True),
+    ]
+    return tuple(tasks)
+
+
+DEEPSPEED_CHAT = _schedule("DeepSpeed-Chat")
+HYBRIDFLOW = _schedule("HybridFlow", DEEPSPEED_CHAT.tasks)
+OPENRLHF = _schedule("OpenRLHF")
+LLAMARL = _schedule("LlamaRL")
+RLHFUSE = _schedule("RLHFuse", _fused())
+
+
+@cache
+def ecorl_schedule(codes: tuple[int, ...]) -> Schedule:
+    """RLHFuse's schedule with reward and reference where a policy puts them.
+
+    The paper builds on RLHFuse (its ablation starts there). The critic's step is fused with the
+    actor's as in RLHFuse, so an a3 of critic_train changes nothing here.
+
+    Args:
+        codes: one action code a stage, in the order of the enum, as the guards let them through.
+    """
+    return _schedule("EcoRL-Sched", _fused(codes))

@@ -8,15 +8,13 @@ grids come from recordings. None of them uses a forecast that must be learnt: th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.studies.carbon.waits import WAITED_PERCENTILE, LateWatcher, View, Watcher, play
-from benchmarks.studies.papers.carbon_derived import hours_of_run
-from benchmarks.studies.papers.carbon_printed import ACT, BLOG, PAPER, UTC_OFFSET_H
-from benchmarks.studies.papers.slips import inference_energy_share
+from benchmarks.studies.carbon.waits import WAITED_PERCENTILE, View, Watcher, late_watcher, play
+from benchmarks.studies.papers.carbon_claims import ACT, BLOG, PAPER, UTC_OFFSET_H, hours_of_run
+from benchmarks.studies.papers.scheduler_claims import inference_energy_share
 from ecorl.carbon.feeds.synthetic import STEP_S, SyntheticFeed
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
@@ -37,37 +35,33 @@ GRID_EVERY = 7
 that all hours of the day come round."""
 
 
-class GridFindings(NamedTuple):
-    """What ecorl finds for one claim.
+def without_grids() -> dict[str, float]:
+    """What ecorl finds without a recording, by claim: by the made-up day, or by a model."""
+    found = by_series(made_up_days(4), 0.0, 1) | {"average_reduction_6h": _by_percentile()}
+    share = inference_energy_share()
+    saved_kg = share * PAPER["before_kg"]
+    card_kg = PAPER["embodied_kg"][1] / PAPER["runs"]
+    return found | {
+        "cut_abstract": share,
+        "saved_70b": saved_kg,
+        "embodied_share": card_kg / saved_kg,
+        "net_benefit": saved_kg / card_kg,
+        "embodied": PAPER["n_cards"] * act_kg_per_card(),
+        "embodied_per_card": PAPER["n_cards"] * act_kg_per_card(),
+        "act_per_area": act_kg_per_cm2("7nm"),
+    }
 
-    Attributes:
-        ours: by the made-up day or a model; None where there is none.
-        grids: by recording; empty where there is none.
-    """
 
-    ours: float | None
-    grids: Mapping[str, float]
-
-
-def find(grids: Mapping[str, Series]) -> dict[str, GridFindings]:
-    """What ecorl finds, by claim; claims that it says nothing about are absent.
+def along_grids(grids: Mapping[str, Series]) -> dict[str, dict[str, float]]:
+    """What ecorl finds along recordings, by grid and claim.
 
     Args:
         grids: recorded intensities by grid, g/kWh, in intervals of at most an hour.
     """
-    day = made_up_days(4)
-    ours = by_series(day, 0.0, 1) | _of_models() | {"average_reduction_6h": _by_percentile()}
-    recorded = {
+    return {
         name: by_series(series, UTC_OFFSET_H.get(name), GRID_EVERY)
         for name, series in grids.items()
         if can_be_used(series)
-    }
-    ids = dict.fromkeys([*ours, *(id for found in recorded.values() for id in found)])
-    return {
-        id: GridFindings(
-            ours.get(id), {n: found[id] for n, found in recorded.items() if id in found}
-        )
-        for id in ids
     }
 
 
@@ -166,7 +160,7 @@ def threshold_saving(series: Series, every: int) -> float:
         max_wait_s=MAX_WAIT_H * HOUR_S,
         recheck_s=series.step_s,
     )
-    return _played_saving(rule, LateWatcher(series), series, 1, every)
+    return _played_saving(rule, late_watcher(series), series, 1, every)
 
 
 def best_saving(series: Series, work_h: float) -> float:
@@ -214,44 +208,23 @@ def act_kg_per_cm2(node: str) -> float:
     return float(parts / ACT["fab_yield"])
 
 
-def act_kg_per_card(node: str = "14nm") -> float:
-    """ACT's emissions of making a card's dies, memory and package, kgCO2e.
-
-    Args:
-        node: of the process.
-    """
+def act_kg_per_card() -> float:
+    """ACT's emissions of making a card's dies of 14 nm, memory and package, kgCO2e."""
     area_cm2 = PAPER["n_dies"] * PAPER["die_mm2"] / 100.0
     memory_kg = ACT["memory_gb"] * ACT["memory_kg_per_gb"]
-    return float(area_cm2 * act_kg_per_cm2(node) + memory_kg + ACT["package_kg"])
+    return float(area_cm2 * act_kg_per_cm2("14nm") + memory_kg + ACT["package_kg"])
 
 
-def _of_models() -> dict[str, float]:
-    share = inference_energy_share()
-    saved_kg = share * PAPER["before_kg"]
-    card_kg = PAPER["embodied_kg"][1] / PAPER["runs"]
-    return {
-        "cut_abstract": share,
-        "saved_70b": saved_kg,
-        "embodied_share": card_kg / saved_kg,
-        "net_benefit": saved_kg / card_kg,
-        "embodied": PAPER["n_cards"] * act_kg_per_card(),
-        "embodied_per_card": PAPER["n_cards"] * act_kg_per_card(),
-        "act_per_area": act_kg_per_cm2("7nm"),
-    }
-
-
-class _Foreseer:
+def _foreseer(series: Series) -> Watcher:
     """Knows an interval's value as it begins, and the coming day without error."""
 
-    def __init__(self, series: Series) -> None:
-        self._series = series
-
-    def view(self, number: int) -> View:
-        series = self._series
+    def view(number: int) -> View:
         start_s = series.start_s + number * series.step_s
         ahead = series.values[number : number + round(DAY_S / series.step_s)]
         forecast = Forecast("known", start_s, start_s, series.step_s, ahead)
         return View(told(series, number), forecast)
+
+    return view
 
 
 def _by_percentile() -> float:
@@ -265,7 +238,7 @@ def _by_percentile() -> float:
         recheck_s=HOUR_S,
         percentile=WAITED_PERCENTILE,
     )
-    return _played_saving(rule, _Foreseer(hours), hours, round(JOB_H), 1, 24)
+    return _played_saving(rule, _foreseer(hours), hours, round(JOB_H), 1, 24)
 
 
 def _played_saving(
@@ -283,7 +256,7 @@ def _played_saving(
     for first in range(day, end, every):
         if np.isnan(values[first : first + day + n_work]).any():
             continue
-        worked = play(rule, watcher, series, first, n_work).worked
+        worked = play(rule, watcher, series, first, n_work)
         plain += float(values[first : first + n_work].sum())
         ruled += float(values[worked].sum())
     return 1.0 - ruled / plain

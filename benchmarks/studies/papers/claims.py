@@ -1,183 +1,199 @@
-"""The EcoRL-Sched paper's scheduler claims beside our simulator: figures, and a table to read."""
+"""Claims of papers as data: what they print, what follows from it, and both in figures and tables.
+
+The claims lie in TOML files beside this, one table each, whose keys are the fields of `Claim`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+import argparse
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal, NamedTuple
 
+from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness.command import default_path
 from benchmarks.harness.figures import Figure, missing
-from benchmarks.studies.papers.printed import CLAIMS, Claim
-from benchmarks.studies.papers.printed_figures import printed_figures
-from benchmarks.studies.papers.simulated import Outcome, Outcomes, simulate
-from benchmarks.studies.papers.slips import Slip, slips
-from benchmarks.studies.papers.systems import Passes, PolicyMaker
-from ecorl.bench.stats import spread_of
+from ecorl.bench.machine import describe_machine
+from ecorl.errors import ConfigError
 from ecorl.files import write_whole
 from ecorl.records import Provenance
-from ecorl.sim.scenario import SimCalibration
 
-CALIBRATIONS: tuple[SimCalibration, ...] = ("paper", "roofline")
+Training = Literal["", "accumulation", "gears"]
 
-FULL = Passes()
-QUICK = Passes(n_episodes=2, n_sweep=1, n_iterations=6, card_counts=(0, 1, 4, 8), n_lengths=21)
-
-HOW = (
-    "EcoRL-Sched stands here for RLHFuse's stage order with the best placement of every iteration, "
-    "chosen with its lengths known: least energy for figures of energy, least time for figures of "
-    "time. No placement of reward and reference does better on that order. Headline figures and "
-    "the last rung of the ladder have the adaptive batch too. Rows 'the policy in the placement "
-    "simulator' show the policy under test on DeepSpeed-Chat's order."
-)
+_FUNCTIONS = {"abs": abs, "max": max, "sum": sum}
+"""What a derivation may call beside what its source's module names."""
 
 
-class ClaimsReport(NamedTuple):
-    """Simulated outcomes of the claims, and the slips among the printed figures.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim of a source.
 
     Attributes:
-        outcomes: by calibration and claim.
-        slips: printed figures against one another.
+        id: of its figures: ``<benchmark>.<id>.printed`` and so on.
+        text: what is claimed, with the place.
+        unit: of the figures; ``1`` for a ratio or share.
+        why: what the other figures are, and why they differ.
+        printed: as printed; a pair for a range; None where no figure is printed.
+        not_printed: what stands there in place of a figure.
+        derived: what follows from the source's other printed figures; None where nothing does.
+        simulated: the expression of what a simulator gives, over its systems; empty for those that
+            take more than an expression, or that nothing simulates.
+        source: whose it is, where a file has several sources.
+        needs_training: what has to be trained to say anything of it: with gradient accumulation,
+            or with gears; empty where nothing has.
+        only_grids: recordings that it is about; empty: all.
+        not_tested: why nothing of ecorl stands beside it; empty where something does.
     """
 
-    outcomes: Mapping[str, Outcomes]
-    slips: tuple[Slip, ...]
+    id: str
+    text: str
+    unit: str
+    why: str
+    printed: float | tuple[float, float] | None = None
+    not_printed: str = ""
+    derived: float | None = None
+    simulated: str = ""
+    source: str = ""
+    needs_training: Training = ""
+    only_grids: tuple[str, ...] = ()
+    not_tested: str = ""
 
 
-def report(passes: Passes, make_policy: PolicyMaker) -> ClaimsReport:
-    """Simulate every claim under both calibrations.
+def read_file(name: str) -> dict[str, Any]:
+    """The tables of a TOML file of this folder."""
+    return tomllib.loads((resources.files(__package__) / name).read_text("utf-8"))
+
+
+def claim_of(
+    entry: Mapping[str, Any], names: Mapping[str, Any], reasons: Mapping[str, str]
+) -> Claim:
+    """Make a claim of a table of a file.
 
     Args:
-        passes: how much is played.
-        make_policy: makes the policy under test for the episodes of a trace.
+        entry: the table: fields of `Claim`, but ``derived`` is an expression, ``place`` goes behind
+            the text, and ``printed_ratio`` holds both figures of a printed value.
+        names: what the expression may name: the source's printed figures, and constants.
+        reasons: what ``why`` may name in braces.
     """
-    found: dict[str, Outcomes] = {c: simulate(c, passes, make_policy) for c in CALIBRATIONS}
-    return ClaimsReport(found, slips())
+    fields = {**entry, "why": entry["why"].format(**reasons)}
+    if place := fields.pop("place", None):
+        fields["text"] += f" ({place})"
+    if ratio := fields.pop("printed_ratio", None):
+        fields["printed"] = ratio[0] / ratio[1]
+    for name, value in fields.items():
+        if isinstance(value, list):
+            fields[name] = tuple(value)
+    if expression := fields.get("derived"):
+        fields["derived"] = float(evaluate(expression, names))
+    return Claim(**fields)
 
 
-def figures(found: ClaimsReport) -> list[Figure]:
-    """All figures: printed ones are published, ours modelled, and never in the same figure."""
-    made: list[Figure] = []
-    for claim in CLAIMS:
-        made += printed_figures("paper", claim, "the paper")
-        for calibration, outcomes in found.outcomes.items():
-            made.append(_simulated(claim, calibration, outcomes[claim.id]))
-    for slip in found.slips:
-        for name, value, note in (
-            ("printed", slip.printed, slip.text),
-            ("derived", slip.derived, f"from the paper's other figures: {slip.why}"),
-        ):
-            id = f"paper.slip_{slip.id}.{name}"
-            made.append(Figure(id, value, slip.unit, Provenance.PUBLISHED, note=note))
-    return made
+def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
+    """The value of an expression of a claim, which may name these and nothing else."""
+    return eval(expression, {"__builtins__": _FUNCTIONS, **names})
 
 
-def _simulated(claim: Claim, calibration: str, outcome: Outcome) -> Figure:
-    id = f"paper.{claim.id}.{calibration}"
-    if outcome.value is None:
-        return missing(id, claim.unit, outcome.note)
-    note = "; ".join(part for part in (claim.text, outcome.note, claim.why) if part)
-    spread = spread_of(outcome.values) if len(outcome.values) > 1 else None
-    return Figure(id, outcome.value, claim.unit, Provenance.MODELLED, spread, note=note)
+def published(benchmark: str, claim: Claim, source: str) -> list[Figure]:
+    """What a source prints for a claim, one figure or both ends of a range, and what follows.
 
-
-_HEAD = ("claim", "printed", "under paper", "under roofline", "why")
-_SLIP_HEAD = ("printed figure", "printed", "from its other figures", "how")
-
-
-def claim_rows(found: ClaimsReport) -> list[tuple[str, ...]]:
-    """Rows of the table of claims, in words."""
+    Args:
+        benchmark: what the figures' ids begin with.
+        claim: the claim.
+        source: what to call the source.
+    """
+    id, unit = f"{benchmark}.{claim.id}", claim.unit
+    values: dict[str, float | None]
+    if isinstance(claim.printed, tuple):
+        values = dict(zip(("printed_low", "printed_high"), claim.printed, strict=True))
+    else:
+        values = {"printed": claim.printed}
+    notes = dict.fromkeys(values, claim.text)
+    if claim.derived is not None:
+        values["derived"] = claim.derived
+        notes["derived"] = f"from {source}'s other figures: {claim.why}"
     return [
-        (
-            claim.text,
-            _printed_words(claim),
-            *(_words(found.outcomes[c][claim.id].value, claim.unit) for c in CALIBRATIONS),
-            _why(claim, [found.outcomes[c][claim.id] for c in CALIBRATIONS]),
-        )
-        for claim in CLAIMS
+        missing(f"{id}.{name}", unit, f"{source} prints {claim.not_printed}")
+        if value is None
+        else Figure(f"{id}.{name}", value, unit, Provenance.PUBLISHED, note=notes[name])
+        for name, value in values.items()
     ]
 
 
-def slip_rows(found: ClaimsReport) -> list[tuple[str, ...]]:
-    """Rows of the table of slips, in words."""
-    return [
-        (s.text, _words(s.printed, s.unit), _words(s.derived, s.unit), s.why) for s in found.slips
-    ]
+def with_unit(number: str, unit: str) -> str:
+    """A number as a table shows it."""
+    return number if unit == "1" else f"{number} {unit}"
 
 
-def _why(claim: Claim, outcomes: Sequence[Outcome]) -> str:
-    notes = [
-        f"Under {c}: {o.note}."
-        for c, o in zip(CALIBRATIONS, outcomes, strict=True)
-        if o.value is None or o.in_table
-    ]
-    return " ".join([claim.why, *notes])
+def printed_words(claim: Claim, number: Callable[[float], str]) -> str:
+    """The printed figure as a table shows it.
 
-
-def _printed_words(claim: Claim) -> str:
+    Args:
+        claim: the claim.
+        number: writes a figure.
+    """
     if claim.printed is None:
         return "no figure"
     if isinstance(claim.printed, tuple):
-        low, high = claim.printed
-        return f"{low:g} to {high:g}"
-    return _words(claim.printed, claim.unit)
+        return "{:g} to {:g}".format(*claim.printed)
+    return with_unit(number(claim.printed), claim.unit)
 
 
-def _words(value: float | None, unit: str) -> str:
-    if value is None:
-        return "none"
-    return f"{value:.4g}" if unit == "1" else f"{value:.4g} {unit}"
+class ClaimTable(NamedTuple):
+    """A table of claims, for a terminal and as Markdown."""
 
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
 
-def tables(found: ClaimsReport) -> tuple[Table, Table]:
-    """Both tables for a terminal."""
-    made = []
-    for title, head, rows in (
-        ("Scheduler claims of the EcoRL-Sched paper", _HEAD, claim_rows(found)),
-        ("Its printed figures against one another", _SLIP_HEAD, slip_rows(found)),
-    ):
-        table = Table(title=title, show_lines=True)
-        for name in head:
-            table.add_column(name)
-        for row in rows:
+    def markdown(self) -> str:
+        """The table as Markdown, without its title."""
+        lines = (self.head, ["---"] * len(self.head), *self.rows)
+        safe = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+        return "\n".join(f"| {' | '.join(line)} |" for line in safe)
+
+    def terminal(self) -> Table:
+        """The table for a terminal."""
+        table = Table(*self.head, title=self.title, show_lines=True)
+        for row in self.rows:
             table.add_row(*row)
-        made.append(table)
-    return made[0], made[1]
+        return table
 
 
-def markdown(found: ClaimsReport, setting: str) -> str:
-    """Both tables as Markdown.
-
-    Args:
-        found: what was found.
-        setting: one line on what was run.
-    """
-    lines = ["# Scheduler claims of the EcoRL-Sched paper", ""]
-    lines += ["Printed values are published; the other columns are modelled by our simulator.", ""]
-    lines += [setting, "", HOW, "", *_markdown_table(_HEAD, claim_rows(found))]
-    lines += ["", "## Its printed figures against one another", ""]
-    lines += ["Both columns come from what the paper prints.", ""]
-    lines += _markdown_table(_SLIP_HEAD, slip_rows(found))
-    return "\n".join(lines) + "\n"
+def markdown(document: Sequence[str | ClaimTable]) -> str:
+    """Paragraphs and tables as Markdown."""
+    parts = [part if isinstance(part, str) else part.markdown() for part in document]
+    return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(head), line(["---"] * len(head)), *(line(row) for row in rows)]
-
-
-def write_markdown(text: str, path: Path) -> None:
-    """Write a table; the file is whole or not there.
+def publish(
+    name: str, document: Sequence[str | ClaimTable], options: argparse.Namespace, width: int
+) -> None:
+    """Print the tables of a document, and write all of it as Markdown beside the result.
 
     Args:
-        text: Markdown.
-        path: of the file; folders are made.
+        name: of the benchmark.
+        document: paragraphs and tables.
+        options: those of the benchmark.
+        width: of the tables on a terminal, characters.
 
     Raises:
-        OSError: when the folder cannot be written.
+        ConfigError: when the folder cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)
+    console = Console(width=width)
+    for part in document:
+        if isinstance(part, ClaimTable):
+            console.print(part.terminal())
+    json = options.json or (None if options.quick else default_path(name, describe_machine().slug))
+    if json is None:
+        return
+    path = json.with_suffix(".md")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, markdown(document))
+    except OSError as error:
+        raise ConfigError("--json", str(path), f"a place to write to ({error})") from error
+    print(f"written: {path}")

@@ -10,22 +10,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.carbon.control.grid_study import DEFAULT, saving
-from benchmarks.studies.carbon.control.regrets import Make, Regrets, StudyRun, cases, regrets
+from benchmarks.studies.carbon.control.grid_study import saving
 from benchmarks.studies.carbon.control.scenario import (
     DAY_S,
+    DEFAULT,
     GPUS,
     STUDY_FP8_GAIN,
+    Regrets,
     Study,
+    cases,
+    each_grid,
     filled,
     hour_means,
+    regrets,
 )
-from benchmarks.studies.carbon.control.side_by_side import each_grid
-from benchmarks.studies.papers.carbon_printed import GEAR
+from benchmarks.studies.papers.carbon_claims import GEAR
 from ecorl.carbon.forecasts.history import HOUR_S
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
@@ -33,7 +35,6 @@ from ecorl.controllers.catalogue import build
 from ecorl.controllers.clairvoyant.lp import lp_bound
 from ecorl.controllers.learning.soft_q import SOFT_Q_PRINTED
 from ecorl.controllers.planning.baselines import raced
-from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Controller, Seen
 from ecorl.controllers.replay.knowledge import Knowledge
@@ -62,39 +63,23 @@ _CUTS_OF_A_START, _CUTS_OF_THE_JOBS = 4.5, 6.5
 """How many times longer than the savings of one start all of a start takes, and the jobs."""
 
 
-class ControlFindings(NamedTuple):
-    """What was played along recordings.
-
-    Attributes:
-        by_claim: figures by claim and grid; grids too short for a start of the study are absent.
-        n_starts: of trainings, by grid.
-    """
-
-    by_claim: Mapping[str, Mapping[str, float]]
-    n_starts: Mapping[str, int]
-
-
 def control_found(
     grids: Mapping[str, Series], box_s: float = BOX_S, *, is_quick: bool = False
-) -> ControlFindings:
-    """What ecorl finds, by claim and grid; claims that it says nothing about are absent.
+) -> dict[str, tuple[dict[str, float], int]]:
+    """What ecorl finds by grid: figures by claim, and the number of starts of trainings.
 
-    Each grid is played in a process of its own, as many at once as there are cores.
+    Each grid is played in a process of its own, as many at once as there are cores. Grids that are
+    too short for a start of the study are absent.
 
     Args:
         grids: recorded intensities by grid, g/kWh.
         box_s: about how long all may take, s: a slow machine takes fewer starts.
         is_quick: play one start, and trainings of up to 30 days.
     """
-    usable = {name: hour_means(filled(series))
-              for name, series in grids.items() if _is_usable(series)}  # fmt: skip
-    found: dict[str, dict[str, float]] = {}
-    n_starts: dict[str, int] = {}
-    for name, (figures, n) in each_grid(usable, partial(by_grid, is_quick=is_quick), box_s):
-        n_starts[name] = n
-        for id, value in figures.items():
-            found.setdefault(id, {})[name] = value
-    return ControlFindings(found, n_starts)
+    usable = {
+        name: hour_means(filled(series)) for name, series in grids.items() if _is_usable(series)
+    }
+    return dict(each_grid(usable, partial(by_grid, is_quick=is_quick), box_s))
 
 
 def modelled() -> dict[str, float]:
@@ -129,8 +114,11 @@ def by_grid(
     days = days[:: max(1, len(days) // N_STARTS)][:n]
     found = {f"gear_intensity_{model}": float(series.values.mean()) for model in ("13b", "70b")}
     found |= cuts(study, series, days) | bounds(study, series, days)
-    found |= growths(study, series, days, HORIZONS_DAYS[: 2 if is_quick else None])
-    found |= deficits(study, series, days, HORIZONS_DAYS[: 2 if is_quick else None])
+    horizons = HORIZONS_DAYS[: 2 if is_quick else None]
+    last = len(series.values) * series.step_s / DAY_S - max(horizons)
+    if begins := [day for day in days if day <= last]:
+        found |= growths(study, series, begins, horizons)
+        found |= deficits(study, series, begins, horizons)
     every_h = JOB_EVERY_H * (8 if is_quick else 1)
     return found | shifted_jobs(series, study.history_days, every_h), len(days)
 
@@ -143,7 +131,7 @@ def cuts(study: Study, series: Series, days: Sequence[int]) -> dict[str, float]:
         series: the recording.
         days: on which it starts.
     """
-    played = regrets(_default, cases(study, series, days), series)
+    played = regrets(DEFAULT, cases(study, series, days), series)
     saved = saving(played, series)
     measured = cases(replace(study, fp8_gain=GAIN), series, days)
     in_fp8 = sum(run.played.tokens_by_gear.get(Gear.FP8, 0.0) for run in played.runs)
@@ -152,7 +140,7 @@ def cuts(study: Study, series: Series, days: Sequence[int]) -> dict[str, float]:
         saved.static_bf16,
     )
     return found | {
-        "gear_cut_gain_125": saving(regrets(_default, measured, series), series).static_bf16,
+        "gear_cut_gain_125": saving(regrets(DEFAULT, measured, series), series).static_bf16,
         "gear_width_fixed": saved.gear,
         "gear_fp8_time": in_fp8 / sum(run.played.tokens for run in played.runs),
     }
@@ -198,30 +186,25 @@ def growths(
     Args:
         study: the training; its budget grows with its length.
         series: the recording.
-        days: on which it starts; those are left out after which the recording is too short.
+        days: on which it starts, with a recording of the longest length after each.
         horizons: lengths, days.
     """
-    last = len(series.values) * series.step_s / DAY_S - max(horizons)
-    begins = [day for day in days if day <= last]
-    if not begins:
-        return {}
-    lengths = [cases(replace(study, days=n), series, begins) for n in horizons]
-    makers: dict[str, Make] = {
-        "gear_regret": lambda p: build(SOFT_Q_PRINTED, p.of(gears=(Gear.FP8,))),
-        "gear_regret_dual": lambda p: build("dual", p),
-        "gear_regret_ours": _default,
+    lengths = [cases(replace(study, days=n), series, days) for n in horizons]
+    controllers: dict[str, tuple[str, tuple[Gear, ...] | None]] = {
+        "gear_regret": (SOFT_Q_PRINTED, (Gear.FP8,)),
+        "gear_regret_dual": ("dual", None),
+        "gear_regret_ours": (DEFAULT, None),
     }
     return {
-        id: power_of(horizons, [_regret_g(regrets(make, chosen, series)) for chosen in lengths])
-        for id, make in makers.items()
+        id: power_of(
+            horizons, [_regret_g(regrets(name, chosen, series, gears=gears)) for chosen in lengths]
+        )
+        for id, (name, gears) in controllers.items()
     }
 
 
 def _regret_g(found: Regrets) -> float:
-    def of(run: StudyRun) -> float:
-        return run.played.cost_g - run.case.bound_g
-
-    return float(np.mean([of(run) for run in found.runs]))
+    return float(np.mean([run.played.cost_g - run.case.bound_g for run in found.runs]))
 
 
 def power_of(lengths: Sequence[float], values: Sequence[float]) -> float:
@@ -242,16 +225,12 @@ def deficits(
     Args:
         study: the training.
         series: the recording.
-        days: on which it starts.
+        days: on which it starts, with a recording of the longest length after each.
         horizons: lengths, days; among them that of the study.
     """
-    last = len(series.values) * series.step_s / DAY_S - max(horizons)
-    begins = [day for day in days if day <= last]
-    if not begins:
-        return {}
     missing, shares = [], {}
     for n in horizons:
-        problems = [replace(study, days=n).problem(_start(series, day)) for day in begins]
+        problems = [replace(study, days=n).problem(_start(series, day)) for day in days]
         left = [unshielded(build(SOFT_Q_PRINTED, p), p, series) for p in problems]
         missing.append(float(np.mean(left)))
         shares[n] = missing[-1] / problems[0].tokens
@@ -289,7 +268,7 @@ def shifted_jobs(series: Series, first_day: int, every_h: int) -> dict[str, floa
         first_day: of the first submission.
         every_h: from one submission to the next, h.
     """
-    table = _one_speed(Study().table())
+    table = Study().table().only((Gear.BF16,), (GPUS,))  # all workers in BF16, or none
     jobs = Study(days=WINDOW_H / 24.0, slack=WINDOW_H / JOB_H, epoch_s=HOUR_S, base_w=0.0)
     last_h = len(series.values) * series.step_s / HOUR_S - WINDOW_H
     at_once = shifted = best = 0.0
@@ -301,17 +280,8 @@ def shifted_jobs(series: Series, first_day: int, every_h: int) -> dict[str, floa
     return {"carl_cut": 1.0 - shifted / at_once, "carl_cut_best": 1.0 - best / at_once}
 
 
-def _one_speed(table: GearTable) -> GearTable:
-    """All workers in BF16, or none."""
-    return table.only((Gear.BF16,), (GPUS,))
-
-
 def _start(series: Series, day: int) -> float:
     return series.start_s + day * DAY_S
-
-
-def _default(problem: TrainingProblem) -> Controller:
-    return build(DEFAULT, problem)
 
 
 def _is_usable(series: Series) -> bool:

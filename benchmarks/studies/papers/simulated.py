@@ -6,16 +6,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.frameworks.schedules import RLHFUSE
-from benchmarks.studies.papers.printed import FIGURES
+from benchmarks.studies.frameworks.stage_orders import RLHFUSE, ecorl_schedule
+from benchmarks.studies.papers.claims import evaluate
+from benchmarks.studies.papers.scheduler_claims import CLAIMS, FIGURES
 from benchmarks.studies.papers.systems import (
     BF16_BYTES,
     BLOCKING,
@@ -25,8 +26,6 @@ from benchmarks.studies.papers.systems import (
     Passes,
     Played,
     PolicyMaker,
-    Rates,
-    fused_schedule,
 )
 from ecorl.policy.planners.heuristics import StaticBaseline, algorithm1, best_static
 from ecorl.policy.planners.planner import Clairvoyant
@@ -69,20 +68,8 @@ class Outcome(NamedTuple):
 
 Outcomes = Mapping[str, Outcome]
 
-
-def paper_scenario(calibration: SimCalibration, n_iterations: int) -> Scenario:
-    """The paper's setting as a scenario.
-
-    Args:
-        calibration: where the costs come from.
-        n_iterations: of an episode.
-    """
-    return Scenario(
-        f"paper setting, {calibration}",
-        calibration,
-        sizes=MappingProxyType({Stage.GENERATION: "70b"}),
-        n_iterations=n_iterations,
-    )
+_AROUND = LENGTH * np.array([0.5, 1.0, 2.0])
+_SIZES: Mapping[Stage, str] = MappingProxyType({Stage.GENERATION: "70b"})
 
 
 def simulate(
@@ -98,21 +85,9 @@ def simulate(
     Returns:
         Outcomes by the claims' ids.
     """
-    simulated = _Simulated(calibration, passes, make_policy)
-    found: dict[str, Outcome] = {}
-    for part in (
-        simulated.headline,
-        simulated.ladder,
-        simulated.placement,
-        simulated.oracle,
-        simulated.table_5,
-        simulated.cards,
-        simulated.lengths,
-        simulated.algorithms,
-        simulated.scaling,
-    ):
-        found |= part()
-    return found
+    s = _Simulated(calibration, passes, make_policy)
+    found = s.by_expression() | s.oracle() | s.table_5() | s.cards()
+    return found | s.lengths() | s.algorithms() | s.scaling()
 
 
 def _mean(values: Float64, note: str = "") -> Outcome:
@@ -124,65 +99,42 @@ class _Simulated:
         self, calibration: SimCalibration, passes: Passes, make_policy: PolicyMaker
     ) -> None:
         self.calibration, self.passes, self.make_policy = calibration, passes, make_policy
-        self.base = paper_scenario(calibration, passes.n_iterations)
+        self.base = Scenario(
+            f"paper setting, {calibration}",
+            calibration,
+            sizes=_SIZES,
+            n_iterations=passes.n_iterations,
+        )
         self.case = Case(self.base, passes.n_episodes, passes.seed)
         self._cases: list[Case] = []
 
-    @cached_property
-    def rlhfuse(self) -> Rates:
-        return self.case.framework(RLHFUSE)
+        self.played = self.case.played(make_policy)
 
-    @cached_property
-    def full(self) -> Case:
-        """The same lengths with an adaptive batch: all components of the paper's EcoRL-Sched."""
-        adaptive = replace(self.base, adaptive_batch=True)
-        return Case(adaptive, self.passes.n_episodes, self.passes.seed)
+    def by_expression(self) -> dict[str, Outcome]:
+        """Claims whose expression is over what systems do on the same lengths.
 
-    @cached_property
-    def played(self) -> Played:
-        return self.case.played(self.make_policy)
-
-    def headline(self) -> dict[str, Outcome]:
-        least_j, least_s = self.full.fused
-        base, fuse = self.case.sequential, self.rlhfuse
-        gain = least_j.tokens_per_j / base.tokens_per_j
-        speed = least_s.rows_per_s
-        return {
-            "idle_sequential": _mean(base.bubble),
-            "bubble_rlhfuse": _mean(fuse.bubble),
-            "bubble_ecorl": _mean(least_s.bubble),
-            "utilisation_ecorl": _mean(1.0 - least_s.bubble),
-            "tokens_per_j_vs_dschat": _mean(gain),
-            "energy_cut": _mean(1.0 - 1.0 / gain),
-            "throughput": _mean(speed / self.base.n_gpus),
-            "throughput_vs_dschat": _mean(speed / base.rows_per_s),
-            "throughput_vs_rlhfuse": _mean(speed / fuse.rows_per_s),
+        EcoRL-Sched with all of its components has an adaptive batch. The policy under test and
+        Algorithm 1 are in the placement simulator, on DeepSpeed-Chat's order.
+        """
+        case, adaptive = self.case, replace(self.base, adaptive_batch=True)
+        cheapest, fastest = Case(adaptive, self.passes.n_episodes, self.passes.seed).fused
+        systems = {
+            "sequential": case.sequential,
+            "rlhfuse": case.framework(RLHFUSE),
+            "blocking": case.framework(ecorl_schedule(BLOCKING)),
+            "fixed_batch": case.fused[0],
+            "cheapest": cheapest,
+            "fastest": fastest,
+            "policy": self.played.rates,
+            "algorithm1": case.played(lambda trace: algorithm1),
+            "n_gpus": self.base.n_gpus,
+            "n_iterations": self.base.n_iterations,
         }
-
-    def ladder(self) -> dict[str, Outcome]:
-        blocking = self.case.framework(fused_schedule(BLOCKING))
-        rungs = {
-            "rlhfuse": self.rlhfuse.tokens_per_j,
-            "power_monitor": self.rlhfuse.tokens_per_j,
-            "fpga": blocking.tokens_per_j,
-            "async": self.case.fused[0].tokens_per_j,
-            "adaptive": self.full.fused[0].tokens_per_j,
-        }
-        found = {f"ladder_{name}": _mean(value) for name, value in rungs.items()}
-        return found | {"ladder_gain": _mean(rungs["adaptive"] / rungs["rlhfuse"])}
-
-    def placement(self) -> dict[str, Outcome]:
-        """The policy under test in the placement simulator, beside DeepSpeed-Chat's order."""
-        rates, base = self.played.rates, self.case.sequential
-        saved_s = (base.time_s - rates.time_s) / self.base.n_iterations
-        always = self.case.played(lambda trace: algorithm1)
         did = f"it put {self.played.offloaded:.0%} of reward and reference on the cards"
         return {
-            "energy_cut_policy": _mean(1.0 - base.tokens_per_j / rates.tokens_per_j, did),
-            "throughput_policy": _mean(rates.rows_per_s / base.rows_per_s, did),
-            "bubble_policy": _mean(rates.bubble, did),
-            "reclaimed_s": _mean(saved_s, did),
-            "barrier_active": _mean(always.waited),
+            c.id: _mean(evaluate(c.simulated, systems), did if "policy" in c.simulated else "")
+            for c in CLAIMS
+            if c.simulated
         }
 
     def oracle(self) -> dict[str, Outcome]:
@@ -205,21 +157,25 @@ class _Simulated:
         return self._cases[-1]
 
     def table_5(self) -> dict[str, Outcome]:
-        found: dict[str, Outcome] = {}
-        for name, size in (("1b", "1b"), ("7b", "8b"), ("13b", "13b")):
-            sizes = MappingProxyType({**self.base.sizes, Stage.REWARD: size})
-            found |= _sweep(f"reward_{name}", self._case(replace(self.base, sizes=sizes)))
-        for n_rows in (128, 256, 1024):
-            found |= _sweep(f"batch_{n_rows}", self._case(replace(self.base, n_rows=n_rows)))
-        for name in ("1b", "13b"):
-            found[f"card_advantage_{name}"] = self._card_advantage(name)
-        return found
+        points = {
+            f"reward_{name}": self._with_reward(size)
+            for name, size in (("1b", "1b"), ("7b", "8b"), ("13b", "13b"))
+        }
+        points |= {f"batch_{n}": replace(self.base, n_rows=n) for n in (128, 256, 1024)}
+        found = {}
+        for name, scenario in points.items():
+            case = self._case(scenario)
+            (least_j, least_s), base = case.fused, case.sequential
+            found[f"{name}_speedup"] = _mean(least_s.rows_per_s / base.rows_per_s)
+            found[f"{name}_gain"] = _mean(least_j.tokens_per_j - base.tokens_per_j)
+        return found | {f"card_advantage_{n}": self._card_advantage(n) for n in ("1b", "13b")}
+
+    def _with_reward(self, size: str) -> Scenario:
+        return replace(self.base, sizes=MappingProxyType({**_SIZES, Stage.REWARD: size}))
 
     def _card_advantage(self, size: str) -> Outcome:
         """Joules a token of the reward model on the GPUs over those on the cards."""
-        sizes = MappingProxyType({**self.base.sizes, Stage.REWARD: size})
-        scenario = replace(self.base, sizes=sizes)
-        table = _exact_table(scenario)
+        table = _costs(self._with_reward(size))
         if not table.card_usable[0]:
             return Outcome(None, note="; ".join(table.notes) or "the cards cannot run it")
         row = table.values[1]
@@ -227,43 +183,34 @@ class _Simulated:
         return Outcome(float(row[COLUMN["reward_j"]] / card_j))
 
     def cards(self) -> dict[str, Outcome]:
+        """By counts of cards: on RLHFuse's fusion, and of the policy."""
         found = {}
         for name in ("70b", "405b"):
             sizes = MappingProxyType({Stage.GENERATION: name})
             big = name == "405b" and self.calibration == "roofline"
             n_gpus = BIG_GPUS if big else self.base.n_gpus
             scenario = replace(self.base, sizes=sizes, n_gpus=n_gpus)
-            speed, energy, placed = self._by_cards(scenario)
+            reached = defaultdict[str, list[float]](list)
+            for n_cards in self.passes.card_counts:
+                case = self._case(replace(scenario, n_cards=n_cards))
+                least_j, least_s = case.fused
+                rates = case.played(self.make_policy).rates
+                for id, values in (
+                    (f"cards_throughput_{name}", least_s.rows_per_s),
+                    (f"cards_energy_{name}", least_j.tokens_per_j),
+                    (f"cards_throughput_{name}_policy", rates.rows_per_s),
+                    (f"cards_energy_{name}_policy", rates.tokens_per_j),
+                ):
+                    reached[id].append(float(values.mean()))
             note = f"on {n_gpus} GPUs" if big else ""
-            found[f"cards_throughput_{name}"] = self._saturation(speed, note)
-            found[f"cards_energy_{name}"] = self._saturation(energy, note)
-            found[f"cards_throughput_{name}_policy"] = self._saturation(placed[0], note)
-            found[f"cards_energy_{name}_policy"] = self._saturation(placed[1], note)
+            for id, means in reached.items():
+                found[id] = saturation(self.passes.card_counts, means, note)
         return found
-
-    def _saturation(self, values: Sequence[float], note: str) -> Outcome:
-        return saturation(self.passes.card_counts, values, note)
-
-    def _by_cards(
-        self, scenario: Scenario
-    ) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
-        """Rows/s and tokens/J by count of cards: on RLHFuse's fusion, and of the policy."""
-        speed, energy, placed_speed, placed_energy = [], [], [], []
-        for n_cards in self.passes.card_counts:
-            case = self._case(replace(scenario, n_cards=n_cards))
-            least_j, least_s = case.fused
-            speed.append(float(least_s.rows_per_s.mean()))
-            energy.append(float(least_j.tokens_per_j.mean()))
-            rates = case.played(self.make_policy).rates
-            placed_speed.append(float(rates.rows_per_s.mean()))
-            placed_energy.append(float(rates.tokens_per_j.mean()))
-        return speed, energy, (placed_speed, placed_energy)
 
     def lengths(self) -> dict[str, Outcome]:
         """Where reward and reference on the cards take as long as the actor's forward pass."""
         lengths = np.geomspace(64.0, 16384.0, self.passes.n_lengths)
-        make = paper_table if self.calibration == "paper" else roofline_table
-        table = make(self.base.setting, lengths, self.base.rows_at(lengths))
+        table = _costs(self.base, lengths)
         card_s = sum(table.values[:, COLUMN[f"{s}_card_s"]] for s in ("reward", "reference"))
         forward_s = table.forward_share * table.values[:, COLUMN["actor_train_s"]]
         ratio = np.asarray(card_s / forward_s)
@@ -279,17 +226,17 @@ class _Simulated:
         return {"l_max": l_max, "lemma_ratio": Outcome(at_limit)}
 
     def algorithms(self) -> dict[str, Outcome]:
-        names = {
-            "ppo": Algorithm.PPO,
-            "grpo": Algorithm.GRPO,
-            "reinforce": Algorithm.REINFORCE_PP,
-            "dapo": Algorithm.DAPO,
-        }
-        found, cuts = {}, []
-        for name, algorithm in names.items():
+        found = {}
+        for name, algorithm in (
+            ("ppo", Algorithm.PPO),
+            ("grpo", Algorithm.GRPO),
+            ("reinforce", Algorithm.REINFORCE_PP),
+            ("dapo", Algorithm.DAPO),
+        ):
             case = self._case(replace(self.base, algorithm=algorithm))
-            found[f"energy_cut_{name}"] = cut = _mean(_energy_cut(case))
-            cuts.append(cut.value or 0.0)
+            cut = 1.0 - case.sequential.tokens_per_j / case.fused[0].tokens_per_j
+            found[f"energy_cut_{name}"] = _mean(cut)
+        cuts = [one.value or 0.0 for one in found.values()]
         return found | {"energy_cut_range": Outcome(max(cuts) - min(cuts))}
 
     def scaling(self) -> dict[str, Outcome]:
@@ -300,7 +247,7 @@ class _Simulated:
     def _time_s(self, n_gpus: int, message: float, *, offload: bool) -> float:
         """Iteration at the paper's length, gradients' all-reduce included, s."""
         scenario = replace(self.base, n_gpus=n_gpus, n_cards=max(1, n_gpus // GPUS_PER_NODE))
-        row = _exact_table(scenario).values[1]
+        row = _costs(scenario).values[1]
         share = (LONGEST_RATIO - SHORT) / (LONG - SHORT)
         short_s, long_s = (row[COLUMN[f"generation_{x}_s"]] for x in ("short", "long"))
         stages = ["critic_s", "actor_train_s", "critic_train_s"]
@@ -312,9 +259,8 @@ class _Simulated:
         return float(time_s + message * reduce_s)
 
 
-def _exact_table(scenario: Scenario) -> CostTable:
-    """Costs with the length of the paper's iteration in the middle, without interpolation."""
-    lengths = LENGTH * np.array([0.5, 1.0, 2.0])
+def _costs(scenario: Scenario, lengths: Float64 = _AROUND) -> CostTable:
+    """Costs at some lengths; by default with that of the paper's iteration in the middle."""
     make = paper_table if scenario.calibration == "paper" else roofline_table
     return make(scenario.setting, lengths, scenario.rows_at(lengths))
 
@@ -328,21 +274,8 @@ def _all_reduce_s(scenario: Scenario) -> float:
     return 2.0 * (n_nodes - 1.0) / n_nodes * message / (GPUS_PER_NODE * LINK_BYTES_PER_S)
 
 
-def _efficiency(time_s: Callable[[int], float], few: int = 16, many: int = 1024) -> float:
-    return few * time_s(few) / (many * time_s(many))
-
-
-def _energy_cut(case: Case) -> Float64:
-    return 1.0 - case.sequential.tokens_per_j / case.fused[0].tokens_per_j
-
-
-def _sweep(name: str, case: Case) -> dict[str, Outcome]:
-    least_j, least_s = case.fused
-    base = case.sequential
-    return {
-        f"{name}_speedup": _mean(least_s.rows_per_s / base.rows_per_s),
-        f"{name}_gain": _mean(least_j.tokens_per_j - base.tokens_per_j),
-    }
+def _efficiency(time_s: Callable[[int], float]) -> float:
+    return 16 * time_s(16) / (1024 * time_s(1024))
 
 
 def saturation(counts: Sequence[int], values: Sequence[float], note: str = "") -> Outcome:
@@ -364,7 +297,9 @@ def _oracle_shares(case: Case, played: Played) -> tuple[Outcome, Outcome]:
     score = float(played.score.sum())
     shares = []
     best = case.played(Clairvoyant).score
-    for name, oracle in (("optimum", best), ("best fixed sequence", _best_fixed(case))):
+    sequence = best_static(case.trace)
+    fixed = case.played(lambda trace: StaticBaseline(sequence)).score
+    for name, oracle in (("optimum", best), ("best fixed sequence", fixed)):
         worth = float(oracle.mean()) / case.scenario.n_iterations
         if worth < MIN_GAIN:
             note = f"the {name} gains {worth:.2g} of Eq. 7 an iteration over always-GPU"
@@ -373,9 +308,3 @@ def _oracle_shares(case: Case, played: Played) -> tuple[Outcome, Outcome]:
             values = tuple(float(v) for v in played.score / np.maximum(oracle, 1e-12))
             shares.append(Outcome(score / float(oracle.sum()), values))
     return shares[0], shares[1]
-
-
-def _best_fixed(case: Case) -> Float64:
-    """Eq. 7 of the best of the fixed sequences in hindsight, ``[n] float64``."""
-    sequence = best_static(case.trace)
-    return case.played(lambda trace: StaticBaseline(sequence)).score

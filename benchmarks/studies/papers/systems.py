@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.frameworks.list_scheduler import ScheduleTimeline, run_schedule
-from benchmarks.studies.frameworks.pieces import Cluster
-from benchmarks.studies.frameworks.schedules import DEEPSPEED_CHAT, ecorl_schedule
-from benchmarks.studies.frameworks.stage_orders import Schedule
+from benchmarks.studies.frameworks.list_scheduler import Cluster, ScheduleTimeline, run_schedule
+from benchmarks.studies.frameworks.stage_orders import DEEPSPEED_CHAT, Schedule, ecorl_schedule
 from ecorl.errors import ConfigError
 from ecorl.policy.evaluation.evaluate import FilePolicy
 from ecorl.policy.planners.heuristics import algorithm1
@@ -174,12 +173,6 @@ def cluster_of(scenario: Scenario) -> Cluster:
     )
 
 
-@cache
-def fused_schedule(codes: tuple[int, ...]) -> Schedule:
-    """EcoRL-Sched's order under one placement."""
-    return ecorl_schedule(codes)
-
-
 ON_GPUS = (GPU,) * 6
 BLOCKING = (GPU, FPGA, FPGA, GPU, GPU, GPU)
 """The FPGA engine without a scheduler: both frozen stages on the cards, one after another."""
@@ -230,7 +223,7 @@ class Case:
         evaluated alone.
         """
         least_j, least_s = [], []
-        orders = [fused_schedule(c) for c in self._placements()]
+        orders = [ecorl_schedule(c) for c in self._placements()]
         for works in self.works:
             found = [[run_schedule(o, [w], self.cluster) for o in orders] for w in works]
             least_j.append([min(one, key=lambda t: t.energy_j) for one in found])
@@ -239,13 +232,12 @@ class Case:
 
     def _placements(self) -> list[tuple[int, ...]]:
         """Placements that differ in the fused order; streaming costs nothing there."""
-        usable = self.scenario.table.card_usable
-        if not self.scenario.n_cards or not any(usable[:2]):
-            return [ON_GPUS]
-        reward = (GPU, CONCURRENT) if usable[0] else (GPU,)
-        reference = (GPU, CONCURRENT) if usable[1] else (GPU,)
-        off = [(a, b) for a in reward for b in reference if a or b]
-        codes = [(CONCURRENT, a, b, GPU, early, GPU) for a, b in off for early in (GPU, CONCURRENT)]
+        usable = self.scenario.table.card_usable if self.scenario.n_cards else (False, False)
+        places = [(GPU, CONCURRENT) if is_usable else (GPU,) for is_usable in usable[:2]]
+        off = [pair for pair in product(*places) if any(pair)]
+        codes = [
+            (CONCURRENT, *pair, GPU, early, GPU) for pair in off for early in (GPU, CONCURRENT)
+        ]
         return [ON_GPUS, *codes]
 
     def played(self, make_policy: PolicyMaker) -> Played:

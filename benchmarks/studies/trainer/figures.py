@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from benchmarks.harness.figures import Figure, Target, missing
-from benchmarks.studies.papers.carbon_printed import CLAIMS
+from benchmarks.studies.papers.carbon_claims import CLAIMS
 from benchmarks.studies.trainer.accumulation import (
     GLOBAL_ROWS,
     AccumulatedTraining,

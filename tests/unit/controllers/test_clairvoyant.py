@@ -10,9 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.studies.carbon.bound.lagrangian import lagrangian_bound
-from benchmarks.studies.carbon.bound.milp import milp_bound
-from benchmarks.studies.carbon.bound.replayed import ScriptedActions, played_actions
+from benchmarks.studies.carbon.bound.lagrangian import (
+    ScriptedActions,
+    lagrangian_bound,
+    played_actions,
+)
+from benchmarks.studies.carbon.bound.programme import milp_bound
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.clairvoyant.lp import lp_bound
@@ -53,6 +56,7 @@ KEEPING = st.fixed_dictionaries({
     "pue": st.sampled_from([1.0, 1.3]),
     "low_share": st.sampled_from([0.0, 0.3, 0.8, 1.0]),
 })  # fmt: skip
+WITHOUT_A_CAP = KEEPING.map(lambda keeping: {**keeping, "low_share": 1.0})
 SOFT = st.sampled_from([None, (0.5, 2e3), (0.31, 1e5), (-0.2, 500.0)])
 
 
@@ -170,15 +174,13 @@ def test_a_cap_of_nothing_is_no_low_precision(seed, slack, kept):
     table=TABLES,
     slack=SLACKS,
     seed=SEEDS,
-    keeping=KEEPING,
-    soft=SOFT,
+    keeping=WITHOUT_A_CAP,
     changes=st.sampled_from([(0.0, 0.0), (120.0, 30.0), (900.0, 600.0), (1200.0, 100.0)]),
 )
-def test_nobody_plays_below_the_bounds(table, slack, seed, keeping, soft, changes):
-    assume(has_high(table, keeping))
+def test_nobody_plays_below_the_bounds(table, slack, seed, keeping, changes):
     wide_s, gear_s = changes
     terms = {"width_change_s": wide_s, "gear_change_s": gear_s, "epoch_s": 1200.0, **keeping}
-    problem = softened(problem_of(table, slack=slack, **terms), soft)
+    problem = problem_of(table, slack=slack, **terms)
     truth = series_of(12, seed)
     rng = np.random.default_rng(seed)
     choices = (PAUSE, *table.actions())
@@ -201,15 +203,14 @@ def test_nobody_plays_below_the_bounds(table, slack, seed, keeping, soft, change
 @given(
     seed=SEEDS,
     slack=st.sampled_from([1.3, 2.2, 4.0]),
-    keeping=KEEPING,
-    soft=SOFT,
+    keeping=WITHOUT_A_CAP,
     changes=st.sampled_from([(0.0, 0.0), (300.0, 60.0), (900.0, 900.0), (3600.0, 0.0)]),
 )
-def test_no_sequence_at_all_is_below_the_programme(seed, slack, keeping, soft, changes):
+def test_no_sequence_at_all_is_below_the_programme(seed, slack, keeping, changes):
     wide_s, gear_s = changes
     table = table_of((Gear.BF16, Gear.FP8), (1, 3), seed)
     terms = {"width_change_s": wide_s, "gear_change_s": gear_s, **keeping}
-    problem = softened(problem_of(table, hours=5.0, slack=slack, **terms), soft)
+    problem = problem_of(table, hours=5.0, slack=slack, **terms)
     truth = series_of(5, seed + 1)
     bound = milp_bound(problem, truth)
     assert bound.lp_g <= bound.lagrangian_g * BELOW
@@ -263,6 +264,15 @@ def test_it_refuses_a_series_that_lacks_something():
         values[3] = value
         with pytest.raises(ConfigError, match="missing or negative"):
             lp_bound(problem, Series(START_S, HOUR_S, values))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"low_share": 0.5}, {"soft_deadline_s": START_S + HOUR_S, "late_g_per_h": 1.0}]
+)
+def test_the_bound_of_changes_refuses_a_cap_and_a_soft_deadline(changes):
+    problem = replace(problem_of(table_of((Gear.BF16, Gear.FP8), (1, 2), 12), hours=6.0), **changes)
+    with pytest.raises(ValueError, match="without a cap"):
+        lagrangian_bound(problem, series_of(6, 13))
 
 
 def test_without_scipy_it_says_what_to_install(monkeypatch):

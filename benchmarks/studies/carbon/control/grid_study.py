@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import NamedTuple
 
-from benchmarks.studies.carbon.control.regrets import (
-    Make,
+from benchmarks.studies.carbon.control.scenario import (
+    DAY_S,
+    DEFAULT,
+    MEASURED_GAINS,
+    SLACKS,
     Regrets,
-    StudyCase,
+    Study,
     StudyRun,
     cases,
     regrets,
 )
-from benchmarks.studies.carbon.control.scenario import (
-    MEASURED_GAINS,
-    SLACKS,
-    Study,
-)
-from benchmarks.studies.carbon.control.side_by_side import each_grid
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
-from ecorl.controllers.catalogue import build
 from ecorl.controllers.horizon.ablations import GEAR_FIXED, WIDTH_FIXED
+from ecorl.controllers.learning.soft_q import SOFT_Q_PRINTED
 from ecorl.controllers.planning.baselines import static_training
 from ecorl.controllers.planning.foresight import MadeUpForesight
-from ecorl.controllers.problem.training import TrainingProblem
-from ecorl.controllers.protocol import Controller
+from ecorl.controllers.problem.training import HOUR_S
 from ecorl.controllers.rules.carbonscaler import CARBONSCALER_FP8
 from ecorl.errors import ConfigError
-
-DEFAULT = "stochastic"
 
 PEER = CARBONSCALER_FP8
 """The controller that people know, at its best setting: CarbonScaler in FP8."""
 
-BESIDE = ("receding", WIDTH_FIXED, GEAR_FIXED, PEER, "suspend", "race")
+IN_GEARS = {SOFT_Q_PRINTED: (Gear.FP8,)}
+"""Controllers that know of some gears only: with these it is at its best."""
+
+BESIDE = ("receding", WIDTH_FIXED, GEAR_FIXED, PEER, "suspend", "race", "dual", SOFT_Q_PRINTED)
 """Controllers that stand beside the default one, played in epochs of an hour."""
 
-HOUR = 3600.0
+_RUNS_OF_A_START, _RUNS_OF_A_GRID = 9.0, 12.5
+"""About how many runs of the default controller in short epochs a start costs, all together, and
+what there is beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,7 @@ class GridStudy:
         late: the same as `history` at starts from July on, in epochs of an hour.
         forecast: the default controller with forecasts of 96 h.
         race: the fastest gear at full width.
-        dual, soft_q: the paper's controllers, in epochs of an hour; the second with FP8 alone,
-            which is the best for it.
-        soft_q_all: mean regret of the second with all gears, over three starts.
+        soft_q_all: mean regret of soft Q-learning with all gears, over three starts.
         beside: other controllers by name, in epochs of an hour.
         savings: by printed slack.
         by_gain: savings at slack 1.67 by the gain of FP8 over BF16.
@@ -89,30 +86,11 @@ class GridStudy:
     late: Regrets | None
     forecast: Regrets
     race: float
-    dual: Regrets
-    soft_q: Regrets
     soft_q_all: float
     beside: Mapping[str, Regrets]
     savings: Mapping[str, ControlSaving]
     by_gain: Mapping[float, ControlSaving]
     n_left_out: int
-
-
-def study_grids(
-    recorded: Mapping[str, Series], study: Study, box_s: float, *, n_late: int = 8
-) -> Iterator[tuple[str, GridStudy | None]]:
-    """Play all of some grids, each in a process of its own, as many at once as there are cores.
-
-    Args:
-        recorded: the recordings by grid, without missing values.
-        study: the training.
-        box_s: about how long all may take, s.
-        n_late: number of starts from July on.
-
-    Yields:
-        Each grid with its study, in their order; None where the recording is too short.
-    """
-    yield from each_grid(recorded, partial(study_grid, study=study, n_late=n_late), box_s)
 
 
 def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -> GridStudy | None:
@@ -132,46 +110,49 @@ def study_grid(series: Series, study: Study, box_s: float, *, n_late: int = 8) -
         return None
     every = cases(study, series, days)
     began_s = time.monotonic()
-    played = regrets(_default, every, series)
+    played = regrets(DEFAULT, every, series)
     each_s = max(1e-3, time.monotonic() - began_s) / len(days)
     taken = _taken(days, (box_s / each_s - _RUNS_OF_A_GRID) / _RUNS_OF_A_START)
     few = taken[:: max(1, len(taken) // 3)]
     chosen = [case for case in every if case.day in taken]
     late_days = study.late_starts(series, min(n_late, len(taken)))
-    hourly = replace(study, epoch_s=min(HOUR, series.step_s))
-    coarse, coarse_few = cases(hourly, series, taken), cases(hourly, series, few)
+    hourly = study.hourly(series)
+    coarse = cases(hourly, series, taken)
+    coarse_few = [case for case in coarse if case.day in few]
     history = Regrets(tuple(run for run in played.runs if run.case.day in taken))
+
+    def by(some: Study, at: Sequence[int]) -> Regrets:
+        return regrets(DEFAULT, cases(some, series, at), series)
+
     return GridStudy(
         history=history,
-        history_60=regrets(_default, coarse, series, history_days=study.history_days),
-        late=regrets(_default, cases(hourly, series, late_days), series) if late_days else None,
-        forecast=regrets(_default, chosen, series, foresight=MadeUpForesight(series)),
-        race=_mean_race(chosen),
-        dual=regrets(_maker("dual"), coarse, series),
-        soft_q=regrets(_soft_q_in_fp8, coarse, series),
-        soft_q_all=regrets(_maker("soft-q-printed"), coarse_few, series).mean,
-        beside={name: regrets(_maker(name), coarse, series) for name in BESIDE},
+        history_60=regrets(DEFAULT, coarse, series, history_days=study.history_days),
+        late=by(hourly, late_days) if late_days else None,
+        forecast=regrets(DEFAULT, chosen, series, foresight=MadeUpForesight(series)),
+        race=sum(case.race_g / case.bound_g - 1.0 for case in chosen) / len(chosen),
+        soft_q_all=regrets(SOFT_Q_PRINTED, coarse_few, series).mean,
+        beside={n: regrets(n, coarse, series, gears=IN_GEARS.get(n)) for n in BESIDE},
         savings={
-            name: saving(history, series, few)
-            if slack == study.slack
-            else saving(_played(replace(hourly, slack=slack), series, taken), series, few)
+            name: saving(
+                history if slack == study.slack else by(replace(hourly, slack=slack), taken),
+                series,
+                few,
+            )
             for name, slack in SLACKS.items()
         },
         by_gain={
-            gain: saving(_played(replace(hourly, fp8_gain=gain), series, few), series)
-            for gain in MEASURED_GAINS
+            gain: saving(by(replace(hourly, fp8_gain=gain), few), series) for gain in MEASURED_GAINS
         },
         n_left_out=len(days) - len(taken),
     )
 
 
-_RUNS_OF_A_START, _RUNS_OF_A_GRID = 9.0, 12.5
-"""About how many runs of the default controller in short epochs a start costs, all together, and
-what there is beside."""
-
-
-def _played(study: Study, series: Series, days: Sequence[int]) -> Regrets:
-    return regrets(_default, cases(study, series, days), series)
+def _taken(days: Sequence[int], n: float) -> list[int]:
+    """As many starts as there is time for, spread over the recording; at least two."""
+    wanted = max(2, int(n))
+    if wanted >= len(days):
+        return list(days)
+    return [days[round(i * (len(days) - 1) / (wanted - 1))] for i in range(wanted)]
 
 
 def saving(played: Regrets, series: Series, split: Sequence[int] = ()) -> ControlSaving:
@@ -187,8 +168,7 @@ def saving(played: Regrets, series: Series, split: Sequence[int] = ()) -> Contro
     Raises:
         ConfigError: when the recording is too short for all of them.
     """
-    found = [one for one in (_emitted(run, series, split) for run in played.runs)
-             if one is not None]  # fmt: skip
+    found = [one for run in played.runs if (one := _emitted(run, series, split)) is not None]
     if not found:
         raise ConfigError("--traces", len(series.values), "a recording that static BF16 fits into")
     bf16, fp8, all_ = (sum(getattr(one, name) for one in found) for name in ("bf16", "fp8", "all"))
@@ -206,8 +186,7 @@ def saving(played: Regrets, series: Series, split: Sequence[int] = ()) -> Contro
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Emitted:
+class _Emitted(NamedTuple):
     """Emissions of one start, gCO2e: static, at full width in chosen hours, and all freedom."""
 
     bf16: float
@@ -218,46 +197,15 @@ class _Emitted:
 
 
 def _emitted(run: StudyRun, series: Series, split: Sequence[int]) -> _Emitted | None:
-    case, timed = run.case, None
-    problem = case.problem
+    problem, timed = run.case.problem, None
     # Nothing is decided on the way, so that long epochs give the same in less time.
-    coarse = replace(problem, epoch_s=max(problem.epoch_s, min(HOUR, series.step_s)))
+    coarse = replace(problem, epoch_s=max(problem.epoch_s, min(HOUR_S, series.step_s)))
     bf16, fp8 = (static_training(coarse, series, gear) for gear in (Gear.BF16, Gear.FP8))
     if bf16 is None or fp8 is None:
         return None
-    if case.day in split:
-        full = problem.of(widths=problem.table.widths[-1:])
-        whole = StudyCase(case.day, full, case.bound_g, case.race_g)
-        timed = regrets(_default, [whole], series).runs[0].played.carbon_g
+    if run.case.day in split:
+        whole = run.case._replace(problem=problem.of(widths=problem.table.widths[-1:]))
+        timed = regrets(DEFAULT, [whole], series).runs[0].played.carbon_g
     assert bf16.done_s is not None
-    return _Emitted(
-        bf16=bf16.carbon_g,
-        fp8=fp8.carbon_g,
-        timed=timed,
-        all=run.played.carbon_g,
-        bf16_days=(bf16.done_s - problem.start_s) / 86400.0,
-    )
-
-
-def _taken(days: Sequence[int], n: float) -> list[int]:
-    """As many starts as there is time for, spread over the recording; at least two."""
-    wanted = max(2, int(n))
-    if wanted >= len(days):
-        return list(days)
-    return [days[round(i * (len(days) - 1) / (wanted - 1))] for i in range(wanted)]
-
-
-def _mean_race(chosen: Sequence[StudyCase]) -> float:
-    return sum(case.race_g / case.bound_g - 1.0 for case in chosen) / len(chosen)
-
-
-def _default(problem: TrainingProblem) -> Controller:
-    return build(DEFAULT, problem)
-
-
-def _soft_q_in_fp8(problem: TrainingProblem) -> Controller:
-    return build("soft-q-printed", problem.of(gears=(Gear.FP8,)))
-
-
-def _maker(name: str) -> Make:
-    return lambda problem: build(name, problem)
+    days = (bf16.done_s - problem.start_s) / DAY_S
+    return _Emitted(bf16.carbon_g, fp8.carbon_g, timed, run.played.carbon_g, days)

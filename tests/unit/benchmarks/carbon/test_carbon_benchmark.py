@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.studies.carbon.forecasts import ForecastScores
-from benchmarks.studies.carbon.scores import LEADS_H, LeadScore
+from benchmarks.studies.carbon.scores import LEADS_H, ForecastScores, LeadScore
 from benchmarks.studies.carbon.traces import KNOWN_GRIDS, VARIABLE, recorded_grids
 from ecorl.carbon.series import Series
 from ecorl.errors import ConfigError, DataError

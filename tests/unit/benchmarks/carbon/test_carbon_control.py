@@ -11,14 +11,12 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from benchmarks.carbon_control import decision_times, made_up_hours
 from benchmarks.studies.carbon.control.grid_study import study_grid
 from benchmarks.studies.carbon.control.harder import harder_cases
-from benchmarks.studies.carbon.control.regrets import cases, regrets
-from benchmarks.studies.carbon.control.scenario import Study, filled
-from benchmarks.studies.carbon.control.speed import decision_times, made_up_hours
+from benchmarks.studies.carbon.control.scenario import Study, cases, filled, regrets
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
-from ecorl.controllers.catalogue import build
 from ecorl.controllers.planning.foresight import AS_ARCHIVED, KIND, MadeUpForesight
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -55,10 +53,10 @@ def test_the_bound_is_the_optimum_by_hand(hours):
 def test_nobody_is_below_the_bound_and_the_budget_is_met(hours):
     chosen = cases(SMALL, hours, SMALL.starts(hours, 7))
     for name in ("stochastic", "receding", "carbonscaler", "dual", "race"):
-        found = regrets(lambda problem, name=name: build(name, problem), chosen, hours)
+        found = regrets(name, chosen, hours)
         assert min(found.by_day.values()) >= 0.0
         assert found.deficit == 0.0
-    race = regrets(lambda problem: build("race", problem), chosen, hours)
+    race = regrets("race", chosen, hours)
     assert race.captured == pytest.approx(0.0, abs=1e-12)
 
 
@@ -117,8 +115,8 @@ def test_holes_are_filled_with_what_stood_before():
 
 def test_decisions_are_timed_at_every_epoch():
     times = decision_times(days=0.1)
-    assert times.n == 29
-    assert 0 < times.median_ms <= times.p99_ms
+    assert times["n"] == 29
+    assert 0 < times["median_ms"] <= times["p99_ms"]
 
 
 def test_figures_of_a_grid(hours, monkeypatch):

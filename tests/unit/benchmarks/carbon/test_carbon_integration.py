@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -80,9 +78,9 @@ def test_both_paths_give_the_closed_form():
 
 def test_an_error_is_seen():
     found = integration_errors(4, 2)
-    assert max(found.timeline, found.ledger) < 1e-8
-    assert 0.0 < found.restless < 1e-3
+    assert max(found["timeline"], found["ledger"]) < 1e-8
+    assert 0.0 < found["restless"] < 1e-3
     made = made_run(4, 2)
-    wrong = by_timeline(replace(made, g_per_kwh=tuple(1.01 * g for g in made.g_per_kwh)))
+    wrong = by_timeline(made._replace(g_per_kwh=tuple(1.01 * g for g in made.g_per_kwh)))
     assert integration._error(wrong, made) == pytest.approx(0.01, rel=1e-6)
     assert integration._error(Emitted(None, 0.0, 1.0), made) == 1.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.studies.carbon.control.marginal import marginal_series
+from benchmarks.studies.carbon.control.harder import marginal_series
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.grid import Fuel, Gas, Scope

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.paper_carbon import document, figures, gears_found, report
 from benchmarks.studies.carbon.control.scenario import Study, hour_means
-from benchmarks.studies.papers.carbon_claims import figures, report, rows
-from benchmarks.studies.papers.carbon_printed import CLAIMS
-from benchmarks.studies.papers.control_derived import control_derived
+from benchmarks.studies.papers.carbon_claims import CLAIMS
 from benchmarks.studies.papers.control_found import (
     bounds,
     by_grid,
@@ -22,7 +21,6 @@ from benchmarks.studies.papers.control_found import (
     shifted_jobs,
     unshielded,
 )
-from benchmarks.studies.papers.gears_found import gears_found
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
@@ -77,7 +75,8 @@ def test_printed_values_are_the_sources_of_both_papers():
     ],
 )
 def test_what_follows_from_both_papers_is_computed(id, value):
-    assert control_derived()[id] == pytest.approx(value, rel=1e-3)
+    (claim,) = [one for one in OURS if one.id == id]
+    assert claim.derived == pytest.approx(value, rel=1e-3)
 
 
 def test_a_part_of_the_time_in_fp8_by_hand():
@@ -132,9 +131,11 @@ def test_a_recording_in_short_intervals_is_played_by_its_hours(months):
     found = control_found({"FINE": fine, "SHORT": grid(40), "COARSE": grid(400, step_s=7200.0)},
                           is_quick=True)  # fmt: skip
     plain, n = by_grid(months, is_quick=True)
-    assert found.n_starts == {"FINE": n} == {"FINE": 1}
-    assert {id: of_grid["FINE"] for id, of_grid in found.by_claim.items()} == pytest.approx(plain)
-    assert set(found.by_claim) <= {claim.id for claim in OURS}
+    assert set(found) == {"FINE"}
+    of_grid, n_of_grid = found["FINE"]
+    assert n_of_grid == n == 1
+    assert of_grid == pytest.approx(plain)
+    assert set(plain) <= {claim.id for claim in OURS}
 
 
 def test_a_claim_about_some_grids_has_no_figure_of_others(months):
@@ -149,7 +150,7 @@ def test_a_claim_about_some_grids_has_no_figure_of_others(months):
     assert untested.note.startswith("benchmarks.trainer trains for it")
     # Every claim of both papers has something beside it, or the reason why it has nothing.
     for claim in OURS:
-        beside = claim.id in found.derived or found.ours(claim) is not None or found.grids(claim)
+        beside = claim.derived is not None or claim.id in found.ours or found.grids(claim)
         assert beside or claim.needs_training or found.is_untested(claim)
 
 
@@ -162,12 +163,12 @@ def test_what_trainings_with_gears_gave_stands_beside_the_claim(tmp_path):
     figure = {"id": "optim.no_gamma_loss_ratio", "spread": spread}
     result = {"commit": "abc", "config": {"recipe": {"n_steps": 7}}, "figures": [figure]}
     path.write_text(json.dumps(result), "utf-8")
-    found = gears_found(path)
-    assert found.by_claim == {
+    by_claim, told = gears_found(path)
+    assert by_claim == {
         "gear_variance": 1.1, "gear_perplexity_13b": 1.002, "gear_perplexity_70b": 1.002
     }  # fmt: skip
-    assert "trainer.json of this device, 7 steps, commit abc" in found.source
-    made = {f.id: f for f in figures(report({}, found.by_claim))}
+    assert "trainer.json of this device, 7 steps, commit abc" in told
+    made = {f.id: f for f in figures(report({}, by_claim))}
     beside = made["paper_carbon.gear_variance.ours"]
     assert (beside.value, beside.provenance) == (1.1, Provenance.EMULATED)
 
@@ -178,14 +179,15 @@ def test_what_trainings_with_gears_gave_stands_beside_the_claim(tmp_path):
 def test_a_result_without_such_figures_tells_nothing(tmp_path, text):
     path = tmp_path / "trainer.json"
     path.write_text(text, "utf-8")
-    assert gears_found(path).by_claim == {}
-    assert gears_found(tmp_path / "missing.json").by_claim == {}
+    assert gears_found(path) == ({}, "")
+    assert gears_found(tmp_path / "missing.json") == ({}, "")
 
 
 def test_without_recordings_the_table_says_what_is_missing():
     found = report({})
     assert found.n_starts == {}
-    cells = {row[0]: row for row in rows(found, "gear")}
+    tables = [part for part in document(found, "") if not isinstance(part, str)]
+    cells = {row[0]: row for table in tables for row in table.rows}
     (miso,) = (row for text, row in cells.items() if text.startswith("Cut on MISO"))
     assert miso[4] == "not tested: MISO is missing among the recordings"
     assert miso[5] == ""

@@ -10,24 +10,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.paper_carbon import document, figures, off_by, report
 from benchmarks.studies.carbon.traces import VARIABLE
-from benchmarks.studies.papers.carbon_claims import figures, markdown, off_by, report, rows, tables
-from benchmarks.studies.papers.carbon_derived import derived, hours_of_run, saved_kg
+from benchmarks.studies.papers.carbon_claims import CLAIMS, SOURCES, hours_of_run, saved_kg
 from benchmarks.studies.papers.carbon_found import (
     act_kg_per_card,
     act_kg_per_cm2,
+    along_grids,
     best_saving,
     by_series,
     can_be_used,
     daily_swing,
-    find,
     largest_fall,
     made_up_days,
     mean_of_hours,
     saved_share_spread,
     threshold_saving,
+    without_grids,
 )
-from benchmarks.studies.papers.carbon_printed import CLAIMS, SOURCES
+from benchmarks.studies.papers.claims import markdown
 from ecorl.carbon.series import Series
 from ecorl.records import Provenance
 from tests.fakes.grid_series import HOUR_S, grid
@@ -84,7 +85,8 @@ def test_printed_values_are_the_sources():
     ],
 )
 def test_what_follows_is_computed(id, value):
-    assert derived()[id] == pytest.approx(value, rel=1e-3)
+    (claim,) = [one for one in CLAIMS if one.id == id]
+    assert claim.derived == pytest.approx(value, rel=1e-3)
 
 
 def test_a_run_of_the_paper():
@@ -103,13 +105,13 @@ def test_act_by_hand():
 
 def test_every_claim_is_complete(found):
     ids = {claim.id for claim in CLAIMS}
-    assert set(found.derived) <= ids
-    assert set(found.found) <= ids
+    assert set(found.ours) <= ids
+    assert all(set(of_grid) <= ids for of_grid in found.by_grid.values())
     for claim in CLAIMS:
         assert len(claim.why) > 10
         assert claim.source in SOURCES
         assert (claim.printed is None) == bool(claim.not_printed)
-        known = claim.id in found.derived or found.ours(claim) is not None
+        known = claim.derived is not None or claim.id in found.ours
         assert known or claim.needs_training or claim.source in ("gear", "carl")
 
 
@@ -209,12 +211,12 @@ def test_the_made_up_day_has_the_extremes_of_the_mock_data():
     day = made_up_days(2)
     assert (day.values.min(), day.values.max()) == (200.0, 450.0)
     assert len(day.values) == 2 * 288
-    alone = find({})
-    assert alone["daily_swing"].ours == pytest.approx(2.25)
-    assert alone["grid_mean"].ours == pytest.approx(325.0)
-    assert 0.0 < alone["average_reduction"].ours < alone["average_reduction_bound"].ours
-    assert alone["average_reduction_6h"].ours < alone["average_reduction_bound"].ours
-    assert all(not one.grids for one in alone.values())
+    alone = without_grids()
+    assert alone["daily_swing"] == pytest.approx(2.25)
+    assert alone["grid_mean"] == pytest.approx(325.0)
+    assert 0.0 < alone["average_reduction"] < alone["average_reduction_bound"]
+    assert alone["average_reduction_6h"] < alone["average_reduction_bound"]
+    assert along_grids({}) == {}
     assert not can_be_used(grid(40, step_s=7200.0))
 
 
@@ -222,10 +224,11 @@ def test_the_made_up_day_has_the_extremes_of_the_mock_data():
 
 
 def test_both_tables_hold_every_claim(found):
-    text = markdown(found, "a setting")
-    n_rows = sum(len(rows(found, source)) for source in SOURCES)
+    text = markdown(document(found, "a setting"))
+    tables = [part for part in document(found, "a setting") if not isinstance(part, str)]
+    n_rows = sum(len(table.rows) for table in tables)
     assert n_rows == len(CLAIMS)
-    assert sum(table.row_count for table in tables(found)) == n_rows
+    assert sum(table.terminal().row_count for table in tables) == n_rows
     n_lines = len([line for line in text.splitlines() if line.startswith("|")])
     assert n_lines == n_rows + 2 * len(SOURCES)
     assert "nan" not in text.lower().split()

@@ -12,13 +12,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from benchmarks.studies.frameworks.schedules import RLHFUSE
-from benchmarks.studies.papers import claims as paper_claims
+from benchmarks import paper_scheduler
+from benchmarks.paper_scheduler import CALIBRATIONS, QUICK, document, figures, report
+from benchmarks.studies.frameworks.stage_orders import RLHFUSE
 from benchmarks.studies.papers import systems as paper_systems
-from benchmarks.studies.papers.claims import CALIBRATIONS, QUICK, figures, markdown, report, tables
-from benchmarks.studies.papers.printed import CLAIMS
+from benchmarks.studies.papers.claims import markdown
+from benchmarks.studies.papers.scheduler_claims import CLAIMS, SLIPS, message_for, strong_scaling
 from benchmarks.studies.papers.simulated import saturation
-from benchmarks.studies.papers.slips import message_for, slips, strong_scaling
 from benchmarks.studies.papers.systems import POLICIES, Case, cluster_of, policy_maker
 from ecorl.errors import ConfigError
 from ecorl.records import Provenance, Stage
@@ -97,9 +97,9 @@ def test_every_claim_has_its_figures(by_id):
         for calibration in CALIBRATIONS:
             figure = by_id[f"paper.{claim.id}.{calibration}"]
             assert figure.provenance is (None if figure.value is None else Provenance.MODELLED)
-    for slip in slips():
+    for slip in SLIPS:
         for name in ("printed", "derived"):
-            assert by_id[f"paper.slip_{slip.id}.{name}"].provenance is Provenance.PUBLISHED
+            assert by_id[f"paper.{slip.id}.{name}"].provenance is Provenance.PUBLISHED
 
 
 def test_every_figure_has_a_value_or_a_reason(by_id):
@@ -112,7 +112,7 @@ def test_every_figure_has_a_value_or_a_reason(by_id):
 
 
 def test_every_claim_has_a_reason():
-    for claim in (*CLAIMS, *slips()):
+    for claim in (*CLAIMS, *SLIPS):
         assert len(claim.why) > 10
         assert claim.text
     assert len({c.id for c in CLAIMS}) == len(CLAIMS)
@@ -146,7 +146,7 @@ def test_the_ladder_starts_where_measuring_changes_nothing(by_id):
     ],
 )
 def test_slips_are_computed(id, derived):
-    (slip,) = [s for s in slips() if s.id == id]
+    (slip,) = [s for s in SLIPS if s.id == f"slip_{id}"]
     assert slip.derived == pytest.approx(derived, rel=0.002)
 
 
@@ -206,16 +206,16 @@ def test_saturation_takes_the_fewest_cards_that_are_enough():
 
 
 def test_both_tables_hold_every_row(found):
-    text = markdown(found, "a setting")
+    text = markdown(document(found, "a setting"))
     for claim in CLAIMS:
         assert f"| {claim.text} |" in text
-    for slip in slips():
+    for slip in SLIPS:
         assert slip.text in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(rows) == len(CLAIMS) + len(slips()) + 4
+    assert len(rows) == len(CLAIMS) + len(SLIPS) + 4
     assert "nan" not in text.lower().split()
-    claims, printed = tables(found)
-    assert (claims.row_count, printed.row_count) == (len(CLAIMS), len(slips()))
+    claims, printed = (t.terminal() for t in document(found, "") if not isinstance(t, str))
+    assert (claims.row_count, printed.row_count) == (len(CLAIMS), len(SLIPS))
 
 
 def test_the_quick_pass_runs_and_keeps_both_files(tmp_path, monkeypatch, capsys, found):
@@ -283,10 +283,8 @@ def test_the_policy_is_the_callers(monkeypatch):
         asked.append(trace.n)
         return lambda simulation: np.zeros(trace.n, dtype=np.int64)
 
-    monkeypatch.setattr(paper_claims, "CALIBRATIONS", ("paper",))
-    outcomes = paper_claims.report(
-        QUICK._replace(n_iterations=2, card_counts=(0, 4)), make
-    ).outcomes["paper"]
+    monkeypatch.setattr(paper_scheduler, "CALIBRATIONS", ("paper",))
+    outcomes = report(QUICK._replace(n_iterations=2, card_counts=(0, 4)), make)["paper"]
     assert asked
     assert outcomes["oracle_share"].value == pytest.approx(0.0, abs=1e-9)
     assert outcomes["throughput_policy"].value == pytest.approx(1.0)
