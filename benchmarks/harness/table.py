@@ -9,7 +9,7 @@ and has
 - ``least``, ``most``: the ends of the target; without them there is none;
 - ``missing``: why there is no value, where a caller has no reason of its own.
 
-Id, note and reason are templates, whose fields a caller fills in.
+Id, unit, note and reason are templates, whose fields a caller fills in.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class FigureTable:
             why: the reason, where there is no value; that of the row by default.
             judged: whether the row's target holds.
             provenance: of the value; that of the row by default.
-            **words: fields of id, note and reason.
+            **words: fields of id, unit, note and reason.
         """
         row = self._rows[key]
-        id, unit = key.format(**words), row.get("unit", "1")
+        id, unit = key.format(**words), row.get("unit", "1").format(**words)
         target = None
         if judged and ("least" in row or "most" in row):
             target = Target(row.get("least"), row.get("most"))
