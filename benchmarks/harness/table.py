@@ -15,7 +15,7 @@ Id, unit, note and reason are templates, whose fields a caller fills in.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ class FigureTable:
 
     def __init__(self, name: str) -> None:
         self._rows: dict[str, Any] = tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the rows."""
+        return (key for key, row in self._rows.items() if isinstance(row, dict))
 
     def figure(
         self,

@@ -14,23 +14,25 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 import tomlkit
 
-from benchmarks.harness.figures import Figure, Target, missing
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.rounds import in_turns
+from benchmarks.harness.table import FigureTable
 from benchmarks.studies.placement.busy_core import BusyCore
 from benchmarks.studies.placement.turns import Turns
-from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
-from ecorl.bench.stats import bootstrap_interval, median, spread_of
+from ecorl.bench.rounds import TimeBox, round_ratios
 from ecorl.devices import load_profile
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance
 
-MEASURED = Provenance.MEASURED
+FIGURES = FigureTable("placement_live")
 LEARNED, LOOKAHEAD = "learned", "lookahead"
 STATICS = ("static_host", "static_card")
 ON_CARD = {"reward": "concurrent", "reference": "concurrent"}
@@ -57,9 +59,6 @@ def arms_of(again: bool) -> dict[str, Mapping[str, object]]:
     twice = (LEARNED, STATICS[0]) if again else ()
     return {**POLICIES, **{f"{name}{_AGAIN}": POLICIES[name] for name in twice}}
 
-
-LIMIT = 1.02
-"""A step may take two per cent longer than with the best fixed placement."""
 
 CLAIM = 4.0
 """Times as fast as this host the profile says that the second device is. Invented: a data sheet's
@@ -213,16 +212,12 @@ class LiveBench:
             n_tuning: rounds of the tuning, an even number.
             box: time for all of it.
         """
-        tuning: dict[str, list[float]] = {name: [] for name in STATICS}
-        for order in balanced_order(STATICS, n_tuning):
-            for name in order:
-                tuning[name].append(self._block_s(name))
+        blocks = {name: partial(self._block_s, name) for name in self._arms}
+        tuning = in_turns({name: blocks[name] for name in STATICS}, n_tuning)
         best = min(STATICS, key=lambda name: statistics.fmean(tuning[name]))
         names = (LEARNED, best, LOOKAHEAD, f"{LEARNED}{_AGAIN}", f"{best}{_AGAIN}")
-        step_s: dict[str, list[float]] = {name: [] for name in names if name in self._arms}
-        for order in balanced_order(list(step_s), n_rounds, box):
-            for name in order:
-                step_s[name].append(self._block_s(name))
+        chosen = {name: blocks[name] for name in names if name in blocks}
+        step_s = in_turns(chosen, n_rounds, box)
         return LiveBlocks(best, tuning, step_s, self._quiet_s, self._contended_s)
 
     def _block_s(self, name: str) -> float:
@@ -264,20 +259,23 @@ def live_figures(blocks: LiveBlocks) -> list[Figure]:
     Args:
         blocks: as they were measured.
     """
-    best_s = _rounds_s(blocks, blocks.best)
-    ratios = {name: round_ratios(_rounds_s(blocks, name), best_s) for name in (LEARNED, LOOKAHEAD)}
-    note = f"over {blocks.best}, block means of one round, median of the rounds"
+    best, step_s = blocks.best, blocks.step_s
+    best_s, learned_s, lookahead_s = (
+        _rounds_s(blocks, name) for name in (best, LEARNED, LOOKAHEAD)
+    )
+    again = step_s.get(f"{best}{_AGAIN}")
+    again_ratios = [] if again is None else round_ratios(again, step_s[best])
+    # How far the busy process slows the trainer itself: other programs then share its core.
+    quiet_s, contended_s = blocks.quiet_s[STATICS[0]], blocks.contended_s[STATICS[0]]
+    ratios = round_ratios(learned_s, best_s)
     return [
-        _ratio("policy.live_step_ratio", ratios[LEARNED], f"learned {note}"),
-        _high(ratios[LEARNED]),
-        _ratio("policy.live_lookahead_ratio", ratios[LOOKAHEAD], f"lookahead {note}"),
-        _again(blocks),
-        _disturbance(blocks),
-        Figure(
-            "policy.live_static_step_s", median(best_s), "s", MEASURED, spread_of(best_s), None,
-            f"mean step of a block with {blocks.best}, median of the rounds",
-        ),
-    ]  # fmt: skip
+        FIGURES.median("policy.live_step_ratio", ratios, best=best),
+        FIGURES.interval_end("policy.live_step_ratio_high", ratios, 1),
+        FIGURES.ratio("policy.live_lookahead_ratio", lookahead_s, best_s, best=best),
+        FIGURES.median("policy.live_again_ratio", again_ratios, best=best),
+        FIGURES.ratio("policy.live_host_disturbance", contended_s, quiet_s),
+        FIGURES.median("policy.live_static_step_s", best_s, best=best),
+    ]
 
 
 def missing_figures(why: str) -> list[Figure]:
@@ -286,52 +284,10 @@ def missing_figures(why: str) -> list[Figure]:
     Args:
         why: the reason.
     """
-    return [
-        missing("policy.live_step_ratio", "1", why),
-        missing("policy.live_step_ratio_high", "1", why, Target(high=LIMIT)),
-        missing("policy.live_lookahead_ratio", "1", why),
-        missing("policy.live_again_ratio", "1", why),
-        missing("policy.live_host_disturbance", "1", why),
-        missing("policy.live_static_step_s", "s", why),
-    ]
-
-
-def _ratio(id: str, ratios: Sequence[float], note: str) -> Figure:
-    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), None, note)
+    return FIGURES.all_missing(list(FIGURES), why)
 
 
 def _rounds_s(blocks: LiveBlocks, name: str) -> list[float]:
     """Mean step of a policy in each round, s, over its trainings."""
     found = [blocks.step_s[arm] for arm in (name, f"{name}{_AGAIN}") if arm in blocks.step_s]
     return [statistics.fmean(of_round) for of_round in zip(*found, strict=True)]
-
-
-def _again(blocks: LiveBlocks) -> Figure:
-    """How far two trainings of the same policy are apart."""
-    id, again = "policy.live_again_ratio", f"{blocks.best}{_AGAIN}"
-    if again not in blocks.step_s:
-        return missing(id, "1", f"{blocks.best} was trained once")
-    ratios = round_ratios(blocks.step_s[again], blocks.step_s[blocks.best])
-    note = (
-        f"{blocks.best} over itself, trained twice side by side: what a ratio means nothing below"
-    )
-    return _ratio(id, ratios, note)
-
-
-def _disturbance(blocks: LiveBlocks) -> Figure:
-    """How far the busy process slows the trainer itself: other programs then share its core."""
-    quiet_s, contended_s = blocks.quiet_s[STATICS[0]], blocks.contended_s[STATICS[0]]
-    note = (
-        "contended over quiet steps where nothing is offloaded, median of the blocks; above 1 the "
-        "machine was not this benchmark's alone, and the ratios say less"
-    )
-    return _ratio("policy.live_host_disturbance", round_ratios(contended_s, quiet_s), note)
-
-
-def _high(ratios: Sequence[float]) -> Figure:
-    id, limit = "policy.live_step_ratio_high", Target(high=LIMIT)
-    interval = bootstrap_interval(ratios)
-    if interval is None:
-        return missing(id, "1", "too few rounds for an interval", limit)
-    note = "upper end of the 95 % bootstrap interval of live_step_ratio over rounds"
-    return Figure(id, interval[1], "1", MEASURED, {"interval_95": list(interval)}, limit, note)

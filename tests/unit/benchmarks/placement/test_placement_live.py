@@ -14,6 +14,7 @@ from benchmarks.studies.placement.turns import Turns
 from ecorl.bench.rounds import MIN_ROUNDS, TimeBox
 from ecorl.devices import load_profile
 from ecorl.errors import RunError
+from ecorl.records import Provenance
 
 # ---------------------------------------------------------------- turns
 
@@ -168,7 +169,7 @@ def test_the_figures_are_ratios_of_rounds_and_the_end_of_their_interval():
     assert (high.value, high.holds) == (pytest.approx(0.9), True)
     assert figures["policy.live_static_step_s"].value == pytest.approx(1.0)
     assert figures["policy.live_host_disturbance"].value == pytest.approx(1.0)
-    assert {f.provenance for f in figures.values() if f.value is not None} == {live.MEASURED}
+    assert {f.provenance for f in figures.values() if f.value is not None} == {Provenance.MEASURED}
     slow = {f.id: f for f in live.live_figures(measured({**TIMES, "learned": (1.0, 1.2)}))}
     assert slow["policy.live_step_ratio_high"].holds is False
 
