@@ -17,25 +17,24 @@ from dataclasses import asdict
 import numpy as np
 
 from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target
-from benchmarks.studies.costmodel import (
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.table import FigureTable
+from benchmarks.studies.costmodel.fit import (
     PARAMETERS,
     DecodeFit,
-    MeasuredStage,
     PointError,
     bounds,
-    dense,
     fit_decoding,
     left_out_errors,
-    measured_stages,
     point_errors,
 )
+from benchmarks.studies.costmodel.measured import MeasuredStage, dense, measured_stages
 from ecorl.bench.machine import repository
 from ecorl.devices import load_profile
 from ecorl.devices.gpu_pass import gpu_limits
 from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
-from ecorl.records import Provenance
 
+FIGURES = FigureTable("costmodel")
 H100 = "h100_sxm"
 MEASURED = repository() / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3" / "gpu_stages.json"
 
@@ -74,71 +73,52 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "errors": [asdict(error) for error in errors],
         "host_bound": [asdict(error) for error in host_bound],
         "other_prompts": [
-            {"prompts": prompts, "j_error_median": middle(found)}
+            {"prompts": prompts, "j_error_median": quantile(found, "energy")}
             for found, prompts in zip(other, OTHER_PROMPTS, strict=True)
         ],
         "measured": [asdict(stage) for stage in stages],
     }
-    figures = [*figures_of(errors, left_out, host_bound), *figures_of_stages(stages)]
-    return config, figures
+    return config, figures_of(errors, left_out, host_bound, stages)
 
 
 def figures_of(
-    errors: Sequence[PointError], left_out: Sequence[PointError], host_bound: Sequence[PointError]
+    errors: Sequence[PointError],
+    left_out: Sequence[PointError],
+    host_bound: Sequence[PointError],
+    stages: Sequence[MeasuredStage],
 ) -> list[Figure]:
-    """The errors as figures."""
-    whole = f"{len(errors)} published points of decoding; absolute relative errors"
-    apart = "points of each model, of a fit to the other models"
-    paced = f"{len(host_bound)} points of the B200 where the host set the pace; signed, no part"
-    rows = (
-        ("decode_rate_error_median", quantile(errors, "rate"), 0.15, f"tokens a second, {whole}"),
-        ("decode_j_error_median", quantile(errors, "energy"), 0.15, f"joules a token, {whole}"),
-        ("decode_j_error_p90", quantile(errors, "energy", 0.9), 0.35, f"the same; {whole}"),
-        ("decode_rate_error_left_out", quantile(left_out, "rate"), None, f"median; {apart}"),
-        ("decode_j_error_left_out", quantile(left_out, "energy"), 0.25, f"median; {apart}"),
-        ("decode_j_error_host_bound", signed(host_bound), None, f"median; {paced} of the fit"),
-    )
-    return [
-        Figure(f"costmodel.{name}", value, "1", Provenance.MODELLED,
-               target=None if high is None else Target(high=high), note=note)
-        for name, value, high, note in rows
-    ]  # fmt: skip
+    """The errors as figures.
 
-
-def figures_of_stages(stages: Sequence[MeasuredStage]) -> list[Figure]:
-    """How near the model comes to what was measured here, apart from the published points."""
+    Args:
+        errors: at the fitted points.
+        left_out: at the points of each model, of a fit to the others.
+        host_bound: where the host set the pace.
+        stages: what was measured here, apart from the published points.
+    """
     passes = dense(stages)
-    decoding = [stage for stage in stages if stage not in passes]
-    what = f"{len(passes)} batches of scoring and training, 1 B on an H100, measured here"
-    error = float(np.median([abs(stage.error) for stage in passes]))
-    inside = float(np.mean([stage.inside for stage in passes]))
-    ratio = float(np.median([stage.error + 1.0 for stage in decoding]))
-    spread = {f"b{s.work.n_sequences}": s.error + 1.0 for s in decoding}
+    bare = {s.work.n_sequences: s.error + 1.0 for s in stages if s not in passes}
+    values = {
+        "decode_rate_error_median": quantile(errors, "rate"),
+        "decode_j_error_median": quantile(errors, "energy"),
+        "decode_j_error_p90": quantile(errors, "energy", 0.9),
+        "decode_rate_error_left_out": quantile(left_out, "rate"),
+        "decode_j_error_left_out": quantile(left_out, "energy"),
+        "decode_j_error_host_bound": float(np.median([error.energy for error in host_bound])),
+        "dense_j_error_median": float(np.median([abs(stage.error) for stage in passes])),
+        "dense_inside_interval_share": float(np.mean([stage.inside for stage in passes])),
+        "decode_j_over_bare_loop": float(np.median(list(bare.values()))),
+    }
+    spreads = {"decode_j_over_bare_loop": {f"b{n}": ratio for n, ratio in bare.items()}}
+    words = {"n": len(errors), "n_paced": len(host_bound), "n_dense": len(passes)}
     return [
-        Figure("costmodel.dense_j_error_median", error, "1", Provenance.MODELLED,
-               note=f"joules a token, {what}"),
-        Figure("costmodel.dense_inside_interval_share", inside, "1", Provenance.MODELLED,
-               note=f"share inside of the assumed interval; {what}"),
-        Figure("costmodel.decode_j_over_bare_loop", ratio, "1", Provenance.MODELLED, spread,
-               note="modelled joules a token over those of a 1 B model measured here in a loop of "
-                    "recorded graphs; the published points are of a server, which takes time for "
-                    "each row"),
-    ]  # fmt: skip
+        FIGURES.figure(f"costmodel.{name}", value, spreads.get(name), **words)
+        for name, value in values.items()
+    ]
 
 
 def quantile(errors: Sequence[PointError], what: str, share: float = 0.5) -> float:
     """A quantile of the absolute errors."""
     return float(np.quantile([abs(getattr(error, what)) for error in errors], share))
-
-
-def middle(errors: Sequence[PointError]) -> float:
-    """The median absolute error of energy."""
-    return quantile(errors, "energy")
-
-
-def signed(errors: Sequence[PointError]) -> float:
-    """The median error of energy, with its sign."""
-    return float(np.median([error.energy for error in errors]))
 
 
 def print_fit(fit: DecodeFit) -> None:

@@ -15,23 +15,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.table import FigureTable
 from benchmarks.studies.carbon.control.scenario import filled
 from benchmarks.studies.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
 from benchmarks.studies.lever_timing import timing_saving
 from ecorl.bench.machine import repository
 from ecorl.bench.rounds import TimeBox
-from ecorl.bench.stats import median, spread_of
 from ecorl.operate.levers import known_timings
 from ecorl.operate.levers.choice import Lever
 from ecorl.operate.levers.known_timings import SLACKS, TimingSaving, timings_toml
 from ecorl.operate.levers.study import LeverStudy, SavedShare, lever_study
-from ecorl.records import Algorithm, Provenance, Stage
+from ecorl.records import Algorithm, Stage
 from ecorl.sim.scenario import Scenario
 
-MODELLED, REPLAYED, MEASURED = Provenance.MODELLED, Provenance.REPLAYED, Provenance.MEASURED
+FIGURES = FigureTable("levers")
 
 LENGTH = 1024.0
 CLUSTERS = {"70b": 32, "8b": 8}
@@ -41,9 +42,6 @@ DEVICES = (("u55c", 4), ("l4", 8), ("a100_sxm", 8))
 """Second devices to choose from."""
 
 _LEAST_PLANS = 3
-
-PLAN_LIMIT = Target(high=2.0)
-"""Seconds in which the usual question is answered, interpreter included."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -123,27 +121,21 @@ def _per_cent(share: float) -> str:
 
 
 def _lever_figure(lever: Lever, studies: Mapping[str, LeverStudy]) -> Figure:
-    id = f"levers.{lever}_saved_share"
     known = {name: study.alone[lever] for name, study in studies.items() if lever in study.alone}
+    why = None if known else next(iter(studies.values())).missing[lever]
+    return _saved("levers.{lever}_saved_share", known, why=why, lever=lever)
+
+
+def _saved(key: str, known: Mapping[str, SavedShare], **more: Any) -> Figure:
+    """The mean share over the jobs, with its interval and the share of each."""
     if not known:
-        return missing(id, "1", next(iter(studies.values())).missing[lever])
-    note = (
-        f"share of a step's energy that {lever} saves alone at a step at most 2 % longer, mean of "
-        "the jobs; CO2e likewise, as the hours are the same"
+        return FIGURES.figure(key, None, **more)
+    value, low, high = (
+        statistics.fmean(getattr(one, end) for one in known.values())
+        for end in ("value", "low", "high")
     )
-    return Figure(id, _mean(known), "1", MODELLED, _spread(known), None, note)
-
-
-def _mean(saved: Mapping[str, SavedShare]) -> float:
-    return statistics.fmean(one.value for one in saved.values())
-
-
-def _spread(saved: Mapping[str, SavedShare]) -> dict[str, object]:
-    return {
-        "low": statistics.fmean(one.low for one in saved.values()),
-        "high": statistics.fmean(one.high for one in saved.values()),
-        "by_job": {name: one.value for name, one in saved.items()},
-    }
+    by_job = {name: one.value for name, one in known.items()}
+    return FIGURES.figure(key, value, {"low": low, "high": high, "by_job": by_job}, **more)
 
 
 def _timings(options: argparse.Namespace) -> list[TimingSaving]:
@@ -163,42 +155,33 @@ def _at(timings: Sequence[TimingSaving], slack: float) -> dict[str, TimingSaving
 
 def _timing_figures(timings: Sequence[TimingSaving]) -> list[Figure]:
     """Shares of the CO2e at each slack, mean over the grids; that of the 2 % first."""
-    ids = {slack: f"levers.timing_saved_share_{slack:g}" for slack in SLACKS}
-    ids[SLACKS[0]] = "levers.timing_saved_share"
     found = []
-    for slack, id in ids.items():
+    for slack in SLACKS:
         at = _at(timings, slack)
-        if not at:
-            found.append(missing(id, "1", WHY_MISSING if not timings else "left out by --quick"))
-            continue
-        note = (
-            f"share of a week's job's CO2e with {slack:g} times the time that it needs, machines "
-            "given back in a pause, mean over the grids; energy stays the same"
+        words = {"slack": slack, "at": "" if slack == SLACKS[0] else f"_{slack:g}"}
+        value, spread = None, None
+        if at:
+            value = statistics.fmean(one.saved_share for one in at.values())
+            spread = {
+                "by_grid": {name: one.saved_share for name, one in at.items()},
+                "with_widths": {name: one.width_saved_share for name, one in at.items()},
+                "machines_kept": {name: one.kept_saved_share for name, one in at.items()},
+            }
+        why = "left out by --quick" if timings else WHY_MISSING
+        found.append(
+            FIGURES.figure("levers.timing_saved_share{at}", value, spread, why=why, **words)
         )
-        spread = {
-            "by_grid": {name: one.saved_share for name, one in at.items()},
-            "with_widths": {name: one.width_saved_share for name, one in at.items()},
-            "machines_kept": {name: one.kept_saved_share for name, one in at.items()},
-        }
-        value = statistics.fmean(one.saved_share for one in at.values())
-        found.append(Figure(id, value, "1", REPLAYED, spread, None, note))
     return found
 
 
 def _together(studies: Mapping[str, LeverStudy], timings: Sequence[TimingSaving]) -> list[Figure]:
     together = {name: study.together for name, study in studies.items()}
-    note = "share of a step's energy that all levers but timing save together, mean of the jobs"
-    value = _mean(together)
-    figures = [
-        Figure("levers.all_saved_share", value, "1", MODELLED, _spread(together), None, note)
-    ]
-    id, at = "levers.all_co2e_saved_share", _at(timings, SLACKS[0])
-    if not at:
-        return [*figures, missing(id, "1", WHY_MISSING)]
-    timed = statistics.fmean(one.saved_share for one in at.values())
-    note = "share of the CO2e that all levers with timing save together, 2 % of the time at most"
-    both = 1.0 - (1.0 - value) * (1.0 - timed)
-    return [*figures, Figure(id, both, "1", MODELLED, None, None, note)]
+    alone, at, both = _saved("levers.all_saved_share", together), _at(timings, SLACKS[0]), None
+    assert alone.value is not None  # there is a job
+    if at:
+        timed = statistics.fmean(one.saved_share for one in at.values())
+        both = 1.0 - (1.0 - alone.value) * (1.0 - timed)
+    return [alone, FIGURES.figure("levers.all_co2e_saved_share", both, why=WHY_MISSING)]
 
 
 def _plan_seconds(n: int, box: TimeBox) -> Figure:
@@ -211,12 +194,7 @@ def _plan_seconds(n: int, box: TimeBox) -> Figure:
         start_s = time.perf_counter()
         subprocess.run(command, cwd=repository(), stdout=subprocess.DEVNULL, check=True)
         taken_s.append(time.perf_counter() - start_s)
-    note = (
-        "wall-clock of `ecorl plan`, interpreter included, median; what timing saves is replayed "
-        "beforehand and read from the package, everything else is computed"
-    )
-    kept = taken_s[1:]  # the first finds cold files
-    return Figure("plan.seconds", median(kept), "s", MEASURED, spread_of(kept), PLAN_LIMIT, note)
+    return FIGURES.median("plan.seconds", taken_s[1:])  # the first finds cold files
 
 
 def _data(study: LeverStudy) -> dict[str, object]:

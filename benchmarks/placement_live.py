@@ -32,21 +32,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from benchmarks.harness.command import run_benchmark
 from benchmarks.harness.figures import Figure
+from benchmarks.studies.placement import live
 from benchmarks.studies.placement.busy_core import BusyCore
-from benchmarks.studies.placement.live import (
-    CLAIM,
-    LEARNED,
-    ContentionSchedule,
-    LiveBench,
-    arms_of,
-    cores_gap,
-    live_figures,
-    missing_figures,
-    offloaded_shares,
-    own_cores,
-    take_cores,
-    write_wrong_profile,
-)
 from benchmarks.studies.placement.turns import Turns
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import median
@@ -70,9 +57,9 @@ LIFE_S = 900.0
 N_ROWS = 12
 
 SIZES = {
-    "policy": {"hidden_size": 128, "n_layers": 2},
-    "reference": {"hidden_size": 256, "n_layers": 3},
-    "reward": {"hidden_size": 256, "n_layers": 4},
+    "policy": {"hidden_size": 128, "num_hidden_layers": 2},
+    "reference": {"hidden_size": 256, "num_hidden_layers": 3},
+    "reward": {"hidden_size": 256, "num_hidden_layers": 4},
 }
 """Scoring is to be most of a step, so the frozen models are larger than the policy. Beside the
 reference on the host the reward is worth sending away, unless the other core is taken."""
@@ -100,29 +87,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     """Train with each policy in turn."""
-    why = cores_gap()
+    why = live.cores_gap()
     if why is not None:
-        return {}, missing_figures(why)
-    n_rounds, schedule = 100, ContentionSchedule(12 if options.full else 8)
+        return {}, live.missing_figures(why)
+    n_rounds, schedule = 100, live.ContentionSchedule(12 if options.full else 8)
     if options.quick:
-        n_rounds, schedule = 2, ContentionSchedule(4)
-    policies = arms_of(again=options.full)
+        n_rounds, schedule = 2, live.ContentionSchedule(4)
+    policies = live.arms_of(again=options.full)
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-live-") as text, _own_affinity():
-        folder, (trainer_core, engine_core) = Path(text), own_cores()
+        folder, (trainer_core, engine_core) = Path(text), live.own_cores()
         with BusyCore(engine_core, LIFE_S) as busy, quiet(), _arms(folder, policies) as arms:
-            n_engines = take_cores(trainer_core, engine_core)
-            bench = LiveBench(arms, schedule, busy)
+            n_engines = live.take_cores(trainer_core, engine_core)
+            bench = live.LiveBench(arms, schedule, busy)
             bench.warm_up(N_PROFILING + 4)
             blocks = bench.measure(
                 n_rounds, N_TUNING, TimeBox(options.box_s or (240.0 if options.full else 30.0))
             )
-        shares = {name: offloaded_shares(folder / name) for name in policies}
+        shares = {name: live.offloaded_shares(folder / name) for name in policies}
     config: dict[str, object] = {
         "policies": {name: dict(table) for name, table in policies.items()},
         "best_static": blocks.best,
-        "claim": CLAIM,
+        "claim": live.CLAIM,
         "steps_per_block": schedule.n_steps,
-        "rounds": len(blocks.step_s[LEARNED]),
+        "rounds": len(blocks.step_s[live.LEARNED]),
         "order": "ABBA",
         "engine_processes": n_engines,
         "tuning_step_s": dict(blocks.tuning_s),
@@ -131,7 +118,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "contended_step_s": {name: median(found) for name, found in blocks.contended_s.items()},
         "offloaded_share": shares,
     }
-    return config, live_figures(blocks)
+    return config, live.live_figures(blocks)
 
 
 @contextlib.contextmanager
@@ -148,17 +135,16 @@ def _own_affinity() -> Iterator[None]:
 def _arms(folder: Path, policies: Mapping[str, Mapping[str, object]]) -> Iterator[dict[str, Turns]]:
     """A training for each policy, attached and ready for its first turn; all end with the block."""
     _write_task(folder)
-    write_wrong_profile(folder / "second_core.toml")
+    live.write_wrong_profile(folder / "second_core.toml")
     with contextlib.ExitStack() as stack:
         # All are made before the first one trains: what they do at once is not safe in threads.
         trainers = {
             name: _trainer(_config(folder, name, policy), folder / name, stack)
             for name, policy in policies.items()
         }
-        arms = {}
-        for name, trainer in trainers.items():
-            arms[name] = Turns(partial(_train, trainer))
-            stack.callback(arms[name].end)
+        arms = {name: Turns(partial(_train, trainer)) for name, trainer in trainers.items()}
+        for turns in arms.values():
+            stack.callback(turns.end)
         yield arms
 
 
@@ -225,30 +211,24 @@ def _write_task(folder: Path) -> None:
     )
     torch.manual_seed(0)
     for name, size in SIZES.items():
-        config = _llama(tokenizer, num_labels=1, **size)
+        config = LlamaConfig(
+            **size,
+            num_labels=1,
+            vocab_size=len(tokenizer),
+            intermediate_size=4 * size["hidden_size"],
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=128,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
         kind = LlamaForSequenceClassification if name == "reward" else LlamaForCausalLM
-        model = kind(config)
-        model.save_pretrained(folder / name)
+        kind(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     prompts = [{"prompt": f"{number:040d}="} for number in range(64)]
     lines = "".join(f"{json.dumps(prompt)}\n" for prompt in prompts)
     (folder / "prompts.jsonl").write_text(lines, "utf-8")
-
-
-def _llama(tokenizer: Any, *, hidden_size: int, n_layers: int, **more: Any) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=4 * hidden_size,
-        num_hidden_layers=n_layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=128,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        **more,
-    )
 
 
 if __name__ == "__main__":

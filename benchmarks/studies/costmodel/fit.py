@@ -98,14 +98,16 @@ class PointError:
 
 
 def fit_decoding(
-    points: Sequence[DecodePoint], limits: GpuLimits, prompts: Mapping[str, float] | None = None
+    points: Sequence[DecodePoint],
+    limits: GpuLimits,
+    prompts: Mapping[str, float] = ASSUMED_PROMPT_TOKENS,
 ) -> DecodeFit:
     """Fit the parameters of one GPU.
 
     Args:
         points: of this GPU alone.
         limits: of the GPU.
-        prompts: mean prompt of each workload, tokens; `ASSUMED_PROMPT_TOKENS` when None.
+        prompts: mean prompt of each workload, tokens; `ASSUMED_PROMPT_TOKENS` by default.
 
     Raises:
         ValueError: without points, or for points of several GPUs.
@@ -113,11 +115,10 @@ def fit_decoding(
     gpus = {point.gpu for point in points}
     if len(gpus) != 1:
         raise ValueError(f"points of one GPU are wanted, not of {sorted(gpus)}")
-    chosen = ASSUMED_PROMPT_TOKENS if prompts is None else prompts
-    parameters = _fit(points, limits, chosen)
+    parameters = _fit(points, limits, prompts)
     curves = sorted({point.curve for point in points})
     without = [
-        _fit([p for p in points if p.curve != curve], limits, chosen)
+        _fit([p for p in points if p.curve != curve], limits, prompts)
         for curve in curves
         if len(curves) > 1
     ]
@@ -146,7 +147,7 @@ def point_errors(
     points: Sequence[DecodePoint],
     limits: GpuLimits,
     parameters: PassParameters,
-    prompts: Mapping[str, float] | None = None,
+    prompts: Mapping[str, float] = ASSUMED_PROMPT_TOKENS,
 ) -> list[PointError]:
     """Compare modelled rates and energies with published ones.
 
@@ -156,10 +157,9 @@ def point_errors(
         parameters: of the GPU.
         prompts: as in `fit_decoding`.
     """
-    chosen = ASSUMED_PROMPT_TOKENS if prompts is None else prompts
     errors = []
     for point in points:
-        cost = _cost(point, limits, parameters, chosen)
+        cost = _cost(point, limits, parameters, prompts)
         rate = point.batch / cost.time_s / point.tokens_per_s
         energy = cost.energy_j / point.batch / point.j_per_token
         errors.append(PointError(point, rate - 1.0, energy - 1.0))
