@@ -12,7 +12,7 @@ from benchmarks.studies.physics.accounts import ALWAYS, ANYWAY, HUNDREDTH, TENTH
 from benchmarks.studies.physics.map import SIDES, Side, params_words
 from benchmarks.studies.physics.passes import BF16
 from benchmarks.studies.physics.ranges import Ends, RangedMap
-from benchmarks.studies.physics.tables import short, short_range
+from benchmarks.studies.physics.tables import WORDS, short, short_range
 from ecorl.devices import DeviceProfile, cheapest, dearest
 from ecorl.devices.gpu_pass import streaming_w
 
@@ -85,18 +85,15 @@ def draw(ranged: RangedMap, gpu: DeviceProfile, path: Path) -> None:
 
 
 def _title(gpu: DeviceProfile) -> str:
-    ends = cheapest(gpu), dearest(gpu)
-    memory_w, idle_w = (
-        f"{of(gpu):.0f} W ({of(ends[0]):.0f} to {of(ends[1]):.0f})"
-        for of in (streaming_w, lambda profile: profile.value("idle_w"))
-    )
-    return (
-        "Tokens per joule of a U55C over those of an H100 in BF16, scoring one row: the card wins "
-        "above 1.\nBelow each ratio its interval by what is assumed of the H100. Framed: above 1 "
-        "at both ends; dashed: at one end, so that the assumptions decide.\n"
-        f"All modelled, nothing measured. H100: {gpu.value('active_w'):.0f} W where compute rules, "
-        f"{memory_w} where memory does (short rows), {idle_w} idle. "
-        "Ideal and bound at 65 W (assumed), which flatters the card."
+    low, high = cheapest(gpu), dearest(gpu)
+    return WORDS["picture_title"].format(
+        full_w=gpu.value("active_w"),
+        memory_w=streaming_w(gpu),
+        memory_from_w=streaming_w(low),
+        memory_to_w=streaming_w(high),
+        idle_w=gpu.value("idle_w"),
+        idle_from_w=low.value("idle_w"),
+        idle_to_w=high.value("idle_w"),
     )
 
 

@@ -25,7 +25,8 @@ from benchmarks.studies.physics.map import (
     QUICK,
     SIDES,
     Axes,
-    break_even_map,
+    card_passes,
+    charge_passes,
     params_m,
 )
 from benchmarks.studies.physics.map_file import as_data, write_map
@@ -75,7 +76,7 @@ passes = st.builds(
 
 @pytest.fixture(scope="module")
 def ranged_quick():
-    return ranged_map(U55C, H100, QUICK)
+    return ranged_map(card_passes(U55C, QUICK), H100, QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def quick(ranged_quick):
 
 @pytest.fixture(scope="module")
 def ranged_whole():
-    return ranged_map(U55C, H100, Axes())
+    return ranged_map(card_passes(U55C, Axes()), H100, Axes())
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,8 @@ def test_a_model_that_does_not_fit_has_no_figure(monkeypatch):
     )
     tiny = type(small)("tiny", "tiny", "fpga", figures)
     assert card_pass(scoring(SHAPES["50m"], 4, 64), tiny) is None
-    ranged = ranged_map(tiny, H100, Axes(("50m",), (4,), (64,), (0.5,)))
+    axes = Axes(("50m",), (4,), (64,), (0.5,))
+    ranged = ranged_map(card_passes(tiny, axes), H100, axes)
     made = ranged.found
     assert np.isnan(made.card_j["ours"]).all()
     assert np.isfinite(made.card_j["bound"]).all()
@@ -377,7 +379,8 @@ def test_no_gpu_within_the_intervals_is_outside_the_map_s(idle_w, busy, moving, 
         one = figures[key]
         figures[key] = replace(one, value=one.low + at * (one.high - one.low), low=None, high=None)
     other = with_idle_w(replace(H100, figures=figures), idle_w)
-    made, ranged = break_even_map(U55C, other, axes), ranged_map(U55C, H100, axes)
+    cards = card_passes(U55C, axes)
+    made, ranged = charge_passes(cards, other, axes), ranged_map(cards, H100, axes)
     for side in SIDES:
         low, high = ranged.ratio_ends(side)
         # Duties below 1 charge the share of bandwidth to both sides: a little can lie between.
@@ -386,7 +389,8 @@ def test_no_gpu_within_the_intervals_is_outside_the_map_s(idle_w, busy, moving, 
 
 
 def test_what_has_no_interval_is_one_value(ranged_whole):
-    alone = ranged_map(U55C, corners(H100)[0], Axes(("7b",), (1,), (512,), (0.5,)))
+    axes = Axes(("7b",), (1,), (512,), (0.5,))
+    alone = ranged_map(card_passes(U55C, axes), corners(H100)[0], axes)
     assert alone.all == (alone.found,)
     low, high = alone.ends(lambda one: one.best_of("ours").ratio)
     assert low == high
