@@ -24,17 +24,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks import adapter_frameworks as frameworks
 from benchmarks.adapter_training import EXACT, FAULTED, PLAIN
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
+from benchmarks.harness import Figure, run_benchmark
+from benchmarks.studies.demo_training import demo_task, demo_trainer
 from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.bench.machine import repository
 from ecorl.bench.stats import spread_of
-from ecorl.config import load_config
-from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.errors import EngineError
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, PowerSample, Provenance, Stage, StageResult
@@ -44,9 +40,6 @@ from ecorl.runtime.overhead import HookTime
 from ecorl.telemetry.history import PowerHistory
 from roll_adapters.demo.two_machines import two_nodes
 from roll_adapters.trl.inputs.quiet import quiet
-from roll_adapters.trl.task import resolve_task
-from roll_adapters.trl.trainer import build_trainer
-from roll_adapters.trl_hooks import attach
 
 FIGURES, MEASURED = frameworks.FIGURES, Provenance.MEASURED
 N_ROWS, N_STEPS = 16, 8
@@ -64,10 +57,9 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             f"trainer.per_device_batch_size={N_ROWS}",
             "trainer.num_generations=4",
             "trainer.save_every=100000",
-            f"task.cache_dir={cache_folder().parent / 'tasks'}",
         ]
         # Models are made before anything is measured, and before two processes want them.
-        resolve_task(load_config("demo", overrides), Console(file=sys.stderr))
+        demo_task(overrides)
         told = _train_in_two_processes(folder, overrides)
         openrlhf = frameworks.train_with_openrlhf(folder / "openrlhf")
         roll = frameworks.train_with_roll(folder / "roll")
@@ -189,27 +181,20 @@ def _hook_share(folder: Path, overrides: Sequence[str], n_runs: int, n_steps: in
     spent, train_s = told[shares.index(min(shares, key=lambda share: abs(share - median)))]
     spread = spread_of(shares) if n_runs > 1 else None
     words = {"n_runs": n_runs, "spent": spent, "train_s": train_s}
-    return FIGURES.figure("adapter.hook_share_trl", median, spread, **words)
+    return FIGURES.figure("adapter.hook_share_trl", median, spread, words=words)
 
 
 def _hooks(run_dir: Path, overrides: Sequence[str], n_steps: int) -> tuple[HookTime, float]:
     """What ecorl's own code took in one training, and how long that lasted, s."""
-    config = load_config(
-        "demo",
-        [
-            *overrides,
-            f"trainer.steps={n_steps}",
-            "trainer.per_device_batch_size=64",
-            "trainer.num_generations=8",
-            'placement.policy={type="static"}',
-            "placement.profile_both_paths=false",
-            f"run_dir={run_dir}",
-        ],
+    settings = (
+        f"trainer.steps={n_steps}",
+        "trainer.per_device_batch_size=64",
+        "trainer.num_generations=8",
+        'placement.policy={type="static"}',
+        "placement.profile_both_paths=false",
     )
     with quiet():
-        files = resolve_task(config, Console(file=sys.stderr))
-        trainer = build_trainer(config, files, run_dir / "checkpoints")
-        attachment = attach(trainer, config, run_dir=run_dir)
+        trainer, attachment = demo_trainer([*overrides, *settings], run_dir)
         result = trainer.train()
     return attachment.runtime.clock.time, float(result.metrics["train_runtime"])
 

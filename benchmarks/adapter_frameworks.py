@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.frameworks.samples import count_samples
 from benchmarks.studies.frameworks.text_serving import measure_text_ratio
 from ecorl.bench.machine import repository

@@ -10,16 +10,16 @@ measured on an H100 here: scoring, training and decoding of a 1 B model. Seconds
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
-from benchmarks.studies.costmodel.fit import (
+from benchmarks.harness import Figure, FigureTable, run_benchmark
+from benchmarks.studies.decode_fit import (
     PARAMETERS,
     DecodeFit,
     PointError,
@@ -28,11 +28,13 @@ from benchmarks.studies.costmodel.fit import (
     left_out_errors,
     point_errors,
 )
-from benchmarks.studies.costmodel.measured import MeasuredStage, dense, measured_stages
 from ecorl.bench.machine import repository
-from ecorl.devices import load_profile
+from ecorl.devices import DeviceProfile, cheapest, dearest, load_profile, stage_cost
 from ecorl.devices.gpu_pass import gpu_limits
 from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
+from ecorl.errors import ConfigError
+from ecorl.policy.calibration.stages import SHAPE_KEYS, measured_work
+from ecorl.records import ModelShape, Stage, StageWork
 
 FIGURES = FigureTable("costmodel")
 H100 = "h100_sxm"
@@ -111,7 +113,7 @@ def figures_of(
     spreads = {"decode_j_over_bare_loop": {f"b{n}": ratio for n, ratio in bare.items()}}
     words = {"n": len(errors), "n_paced": len(host_bound), "n_dense": len(passes)}
     return [
-        FIGURES.figure(f"costmodel.{name}", value, spreads.get(name), **words)
+        FIGURES.figure(f"costmodel.{name}", value, spreads.get(name), words=words)
         for name, value in values.items()
     ]
 
@@ -150,6 +152,74 @@ def print_stages(stages: Sequence[MeasuredStage]) -> None:
         low, high = 1e3 * s.low_j, 1e3 * s.high_j
         print(f"  {where:<32} {1e3 * s.measured_j:9.3g} {1e3 * s.modelled_j:10.3g}   "
               f"{low:.3g} to {high:.3g}")  # fmt: skip
+
+
+# ---------------------------------------------------------------- measured here
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStage:
+    """Energy of one stage, measured and by the cost model.
+
+    Attributes:
+        work: rows, tokens and model of the stage.
+        measured_j: energy a token, J; of generation a new token, else a token of a row.
+        modelled_j: the same by the profile.
+        low_j, high_j: the same with the profile's figures at the ends of their intervals.
+    """
+
+    work: StageWork
+    measured_j: float
+    modelled_j: float
+    low_j: float
+    high_j: float
+
+    @property
+    def error(self) -> float:
+        """Modelled over measured, less 1."""
+        return self.modelled_j / self.measured_j - 1.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured value lies in the modelled interval."""
+        return self.low_j <= self.measured_j <= self.high_j
+
+
+def measured_stages(path: Path, profile: DeviceProfile) -> list[MeasuredStage]:
+    """Read a result of `benchmarks.gpu_stages` and model each of its stages.
+
+    Args:
+        path: the result, JSON.
+        profile: of the GPU that it was measured on.
+
+    Raises:
+        ConfigError: when it cannot be read.
+    """
+    try:
+        result = json.loads(path.read_text("utf-8"))
+        sizes = result["config"]["model"]
+        model = ModelShape(*(int(sizes[key]) for key in SHAPE_KEYS))
+        values = {figure["id"]: figure["value"] for figure in result["figures"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError("results", str(path), f"a result of gpu_stages ({error})") from error
+    works = [(work, values[id]) for id in values if (work := measured_work(id, model)) is not None]
+    return [_modelled(work, value, profile) for work, value in works if value is not None]
+
+
+def dense(stages: Sequence[MeasuredStage]) -> list[MeasuredStage]:
+    """Those whose passes take whole rows: scoring and training."""
+    return [stage for stage in stages if stage.work.stage is not Stage.GENERATION]
+
+
+def _modelled(work: StageWork, measured_j: float, profile: DeviceProfile) -> MeasuredStage:
+    n_tokens = work.n_output_tokens if work.stage is Stage.GENERATION else work.n_tokens
+    found = []
+    for each in (profile, cheapest(profile), dearest(profile)):
+        cost = stage_cost(work, each)
+        if cost.energy_j is None:
+            raise ConfigError("profile", profile.name, f"one by which {work.stage} is priced")
+        found.append(cost.energy_j / n_tokens)
+    return MeasuredStage(work, measured_j, *found)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.rounds import in_turns
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
 from benchmarks.studies.placement.decisions import (
     Deciding,
     RunDecisions,
@@ -62,27 +59,29 @@ def _decisions(n: int) -> tuple[list[Figure], float]:
     made = deciding()
     actions = [made.decide(i) for i in range(len(made.states))]
     offloaded = float(np.mean([a is not Action.GPU for a in actions]))
-    figures = []
+    figures, key = [], "decision.p{q}_us{suffix}"
     for n_gpus, suffix in ((32, ""), (1024, "_n1024")):
         subject = made if n_gpus == 32 else deciding(n_gpus)
         words = {"suffix": suffix, "n_gpus": n_gpus}
         if subject.asks_the_network():
-            figures += _percentiles("decision.p{q}_us{suffix}", timed(subject.decide, n), **words)
+            figures += _percentiles(key, timed(subject.decide, n), words=words)
         else:
-            key = "decision.p{q}_us{suffix}"
-            figures += [FIGURES.figure(key, None, q=q, **words) for q in (50, 99)]
+            figures += [FIGURES.figure(key, None, q=q, words=words) for q in (50, 99)]
     return [*figures, *_in_a_run(made, n), _over_forward(made, n)], offloaded
 
 
 def _percentiles(
-    key: str, times: Float64, beside: Mapping[str, object] | None = None, **words: object
+    key: str,
+    times: Float64,
+    beside: Mapping[str, object] | None = None,
+    words: Mapping[str, object] | None = None,
 ) -> list[Figure]:
     """The figures of times in s, ``[n]``: their median and their 99th percentile."""
     us = times * US
-    spread = {"n": len(us), "p10": float(np.percentile(us, 10)), "max": float(us.max())}
-    spread |= beside or {}
+    known = {"n": len(us), "p10": float(np.percentile(us, 10)), "max": float(us.max())}
+    spread = {**known, **(beside or {})}
     return [
-        FIGURES.figure(key, float(np.percentile(us, q)), spread, q=q, **words) for q in (50, 99)
+        FIGURES.figure(key, float(np.percentile(us, q)), spread, q=q, words=words) for q in (50, 99)
     ]
 
 

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.command import default_path, run_benchmark
-from benchmarks.harness.figures import Figure, Result, write_result
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, run_benchmark
+from benchmarks.harness.command import default_path
+from benchmarks.harness.figures import Result, write_result
 from benchmarks.studies.demo_run import DemoRun, install_gap, measure_install, run_demo
 from ecorl.bench.machine import Machine, commit, describe_machine
 from ecorl.bench.rounds import TimeBox
@@ -114,9 +114,9 @@ def _of_all(
     """
     known = [found for run in runs if (found := value(run)) is not None]
     if len(known) < len(runs):
-        return FIGURES.figure(key, None, **words)
+        return FIGURES.figure(key, None, words=words)
     spread = {str(run.seed): (shown or value)(run) for run in runs}
-    return FIGURES.figure(key, pick(known), spread, **words)
+    return FIGURES.figure(key, pick(known), spread, words=words)
 
 
 def _gains(name: str, runs: Sequence[DemoRun]) -> list[Figure]:

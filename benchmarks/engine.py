@@ -19,15 +19,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from benchmarks.studies.bits import compare, one_row_everywhere, strict_against_fast
 from benchmarks.studies.peers import (
     InParts,
@@ -46,7 +45,7 @@ from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.prefix_sharing import segments_of
 from ecorl.engines.models.checkpoint import load_decoder
-from ecorl.engines.protocol import Int64, ScoreBatch
+from ecorl.engines.protocol import Float32, Int64, ScoreBatch
 from ecorl.records import Stage
 
 FIGURES = FigureTable("engine")
@@ -109,7 +108,7 @@ def measure_speed(
     rows = tuple(ids)
     names = tuple(map(str, range(work.n_rows)))
     batch = ScoreBatch(names, rows, (0,) * work.n_rows)
-    calls = {
+    calls: dict[str, Callable[[], Float32]] = {
         OURS: lambda: engine.score(batch).values,
         ALL: lambda: decoder.hidden(rows),
         **{name: partial(best[name].score, ids) for name in (ORT, TORCH, ORT_FP32)},
@@ -216,7 +215,7 @@ def measure_prefix(work: Workload, folder: Path, box_s: float | None = None) -> 
         if not compare([(calls["shared"](), calls["apart"]())]).n_different:
             times = timed_rounds(calls, work.n_rounds, box_s and box_s / len(groups))
             ratios = round_ratios(times["apart"], times["shared"])
-        figures.append(FIGURES.median("engine.prefix_reuse_gain_g{group}", ratios, **words))
+        figures.append(FIGURES.median("engine.prefix_reuse_gain_g{group}", ratios, words=words))
     return figures
 
 

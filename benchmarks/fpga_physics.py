@@ -17,16 +17,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.harness.command import default_path, run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
+from benchmarks.harness import Figure, run_benchmark
+from benchmarks.harness.command import default_path
 from benchmarks.studies.physics.audit import checks, violations
 from benchmarks.studies.physics.figures import figures
 from benchmarks.studies.physics.map import QUICK, SIDES, Axes
-from benchmarks.studies.physics.map_file import write_map
+from benchmarks.studies.physics.map_files import draw, write_map
 from benchmarks.studies.physics.paper import rows
-from benchmarks.studies.physics.passes import IDLE_HIGH_W
-from benchmarks.studies.physics.plot import draw
+from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
+    BUSY_ENOUGH,
+    HUNDREDTH,
+    IDLE_HIGH_W,
+    TENTH,
+)
 from benchmarks.studies.physics.ranges import Maps, RangedMap, ends_of, ranged_maps
 from benchmarks.studies.physics.tables import WIDTH, WORDS, how, short_range, tables
 from ecorl.bench.machine import describe_machine

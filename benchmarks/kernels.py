@@ -17,9 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from benchmarks.kernel_checks import rtl_mismatches, run_benches
 from ecorl.devices import load_profile
 from ecorl.devices.card import ARRAY_MACS
@@ -79,7 +77,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     }  # fmt: skip
     return settings, [
         *_forward(found),
-        FIGURES.figure("kernel.small_model_gain", SMALL_BEFORE_S / small_s, **words),
+        FIGURES.figure("kernel.small_model_gain", SMALL_BEFORE_S / small_s, words=words),
         *_declared(found),
         *_sources(),
     ]
@@ -111,13 +109,8 @@ def _forward(found: CardEstimate) -> list[Figure]:
         "forward_stall_share": one.card.stall_s / one.card.kernel_s,
         "vector_time_share": vector.time_s / one.card.time_s,
     }
-    words = {
-        "what": WHAT,
-        "channels": WEIGHT_CHANNELS,
-        "peak_tops": peak_tops,
-        "other_w": OTHER_W,
-    }
-    return [FIGURES.figure(f"kernel.{name}", value, **words) for name, value in values.items()]
+    words = {"what": WHAT, "channels": WEIGHT_CHANNELS, "peak_tops": peak_tops, "other_w": OTHER_W}
+    return [FIGURES.figure(f"kernel.{name}", value, words=words) for name, value in values.items()]
 
 
 def _declared(found: CardEstimate) -> list[Figure]:
@@ -185,7 +178,7 @@ def _least_ii() -> Figure:
     n_missed = sum(loop.is_missed for loop in loops)
     worst = max(loop.delay_ns / loop.source.ii for loop in loops)
     words = {"n_loops": len(loops), "worst": worst, "period_ns": loops[0].period_ns}
-    return FIGURES.figure(id, n_missed, **words)
+    return FIGURES.figure(id, n_missed, words=words)
 
 
 if __name__ == "__main__":

@@ -24,22 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console
 from transformers import TrainerCallback
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.rounds import in_turns
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
+from benchmarks.studies.demo_training import demo_trainer
 from ecorl.bench.rounds import TimeBox, round_ratios
-from ecorl.config import Config, load_config
-from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.errors import EngineError
 from roll_adapters.trl.attachment import TrlAttachment
 from roll_adapters.trl.inputs.quiet import quiet
-from roll_adapters.trl.task import TaskFiles, resolve_task
-from roll_adapters.trl.trainer import build_trainer
-from roll_adapters.trl_hooks import attach
 
 FIGURES = FigureTable("overhead")
 PLAIN, ATTACHED, OFFLOADED = "plain", "attached", "offloaded"
@@ -122,20 +114,20 @@ class _Bench:
     def __init__(self, folder: Path, n_steps: int) -> None:
         self._folder, self._n_steps = folder, n_steps
         # One step to warm up, and one whose beginning ends the last timed step.
-        self._steps = f"trainer.steps={n_steps + 2}"
-        self._files: TaskFiles | None = None
+        steps = f"trainer.steps={n_steps + 2}"
+        both = "placement.profile_both_paths=false"
+        self._overrides = (steps, "trainer.save_every=100000", both)
         self._serial = 0
 
     def block(self, arm: str) -> Block:
         """Train one block and return its clocks."""
         self._serial += 1
         run_dir = self._folder / f"{self._serial}-{arm}"
-        config = self._config(arm, run_dir)
-        if self._files is None:
-            self._files = resolve_task(config, Console(file=sys.stderr))
+        policy = CONCURRENT if arm == OFFLOADED else GPU_ONLY
         with quiet():
-            trainer = build_trainer(config, self._files, run_dir / "checkpoints")
-            attachment = None if arm == PLAIN else attach(trainer, config, run_dir=run_dir)
+            trainer, attachment = demo_trainer(
+                [*self._overrides, policy], run_dir, attached=arm != PLAIN
+            )
             stamps = _Stamps(attachment)
             trainer.add_callback(stamps)
             gc.collect()
@@ -145,20 +137,6 @@ class _Bench:
                 if attachment is not None:
                     attachment.detach()
         return self._read(stamps)
-
-    def _config(self, arm: str, run_dir: Path) -> Config:
-        policy = CONCURRENT if arm == OFFLOADED else GPU_ONLY
-        return load_config(
-            "demo",
-            [
-                self._steps,
-                "trainer.save_every=100000",
-                "placement.profile_both_paths=false",
-                policy,
-                f"run_dir={run_dir}",
-                f"task.cache_dir={cache_folder().parent / 'tasks'}",
-            ],
-        )
 
     def _read(self, stamps: _Stamps) -> Block:
         begins = stamps.wall_s[1:]

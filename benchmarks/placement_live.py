@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,7 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
+from benchmarks.harness import Figure, run_benchmark
 from benchmarks.studies.placement import live
 from benchmarks.studies.placement.busy_core import BusyCore
 from benchmarks.studies.placement.turns import Turns
@@ -90,15 +90,19 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     why = live.cores_gap()
     if why is not None:
         return {}, live.missing_figures(why)
-    n_rounds, schedule = 100, live.ContentionSchedule(12 if options.full else 8)
+    n_rounds, n_steps = 100, 12 if options.full else 8
     if options.quick:
-        n_rounds, schedule = 2, live.ContentionSchedule(4)
+        n_rounds, n_steps = 2, 4
     policies = live.arms_of(again=options.full)
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-live-") as text, _own_affinity():
         folder, (trainer_core, engine_core) = Path(text), live.own_cores()
-        with BusyCore(engine_core, LIFE_S) as busy, quiet(), _arms(folder, policies) as arms:
+        with (
+            contextlib.closing(BusyCore(engine_core, LIFE_S)) as busy,
+            quiet(),
+            _arms(folder, policies) as arms,
+        ):
             n_engines = live.take_cores(trainer_core, engine_core)
-            bench = live.LiveBench(arms, schedule, busy)
+            bench = live.LiveBench(arms, n_steps, busy)
             bench.warm_up(N_PROFILING + 4)
             blocks = bench.measure(
                 n_rounds, N_TUNING, TimeBox(options.box_s or (240.0 if options.full else 30.0))
@@ -108,7 +112,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "policies": {name: dict(table) for name, table in policies.items()},
         "best_static": blocks.best,
         "claim": live.CLAIM,
-        "steps_per_block": schedule.n_steps,
+        "steps_per_block": n_steps,
         "rounds": len(blocks.step_s[live.LEARNED]),
         "order": "ABBA",
         "engine_processes": n_engines,
@@ -166,38 +170,18 @@ def _train(trainer: Any, turns: Turns) -> None:
 
 
 def _config(folder: Path, name: str, policy: Mapping[str, object]) -> Config:
-    is_fixed = policy["type"] == "static"
-    return validate_config(
-        {
-            "name": name,
-            "run_dir": str(folder / name),
-            "task": {
-                "type": "files",
-                "policy": str(folder / "policy"),
-                "reward": str(folder / "reward"),
-                "prompts": str(folder / "prompts.jsonl"),
-            },
-            "trainer": {
-                "steps": 100_000,
-                "per_device_batch_size": N_ROWS,
-                "num_generations": 4,
-                "max_completion_length": 8,
-                "learning_rate": 1e-6,
-                "beta": 0.04,
-                "save_every": 1_000_000,
-                "log_every": 1_000_000,
-            },
-            "placement": {
-                "policy": dict(policy),
-                "energy_margin": 9.0,  # time is what is compared: joules refuse nothing
-                "n_profiling": N_PROFILING,
-                "profile_both_paths": not is_fixed,
-            },
-            "engine": {"offload": {"type": "torch"}},
-            "devices": {"accelerator": str(folder / "second_core.toml")},
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 1.0}},
-        }
-    )
+    config = tomllib.loads(Path(live.__file__).with_suffix(".toml").read_text("utf-8"))
+    config |= {"name": name, "run_dir": str(folder / name)}
+    for key in ("policy", "reward", "prompts.jsonl"):
+        config["task"][key.split(".")[0]] = str(folder / key)
+    config["trainer"]["per_device_batch_size"] = N_ROWS
+    config["placement"] |= {
+        "policy": dict(policy),
+        "n_profiling": N_PROFILING,
+        "profile_both_paths": policy["type"] != "static",
+    }
+    config["devices"] = {"accelerator": str(folder / "second_core.toml")}
+    return validate_config(config)
 
 
 def _write_task(folder: Path) -> None:

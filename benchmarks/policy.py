@@ -18,9 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, Target, run_benchmark
 from ecorl.policy.evaluation.comparison import (
     LITTLE,
     RULES,
@@ -134,15 +132,12 @@ def values(family: str, found: PolicyComparison) -> list[Figure]:
         family: name of the family.
         found: its comparison.
     """
-    counts = {
-        "n_valued": sum(r.has_value for r in found.results),
-        "n_hard": len(found.hard()),
-    }
+    counts = {"n_valued": sum(r.has_value for r in found.results), "n_hard": len(found.hard())}
     made = []
     for kind, saved in zip(("energy", "time"), found.value(), strict=True):
         words = {"family": family, "kind": kind}
         spread, value = _spread(100.0 * saved) | counts, 100.0 * float(saved.mean())
-        made.append(FIGURES.figure("policy.value_{family}_{kind}", value, spread, **words))
+        made.append(FIGURES.figure("policy.value_{family}_{kind}", value, spread, words=words))
     return made
 
 
@@ -166,13 +161,13 @@ def gains(family: str, found: PolicyComparison) -> list[Figure]:
     }  # fmt: skip
     words = {"family": family, "best": best, "untuned": untuned, "n_rules": len(RULES)}
     id, beside = "policy.gain_vs_best_rule_{family}", {**asdict(over_untuned), "best_rule": untuned}
-    low = FIGURES.figure(f"{id}_low", gain.low, {"n": n}, **words)
+    low = FIGURES.figure(f"{id}_low", gain.low, {"n": n}, words=words)
     if family not in LEARNING:
         low = replace(low, target=Target(low=LEAST_ELSEWHERE))
     return [
-        FIGURES.figure(id, gain.mean, spread, **words),
+        FIGURES.figure(id, gain.mean, spread, words=words),
         low,
-        FIGURES.figure("policy.gain_vs_untuned_{family}", over_untuned.mean, beside, **words),
+        FIGURES.figure("policy.gain_vs_untuned_{family}", over_untuned.mean, beside, words=words),
     ]
 
 

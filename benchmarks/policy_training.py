@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import policy
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
+from benchmarks.harness import Figure, run_benchmark
 from benchmarks.policy import FIGURES, OURS, say
-from benchmarks.studies.hidden_runs.ledger_writer import hidden_scenario, write_ledger
+from benchmarks.studies.hidden_runs import hidden_scenario, write_ledger
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.evaluation.pools import LEARNING, variations
@@ -62,8 +61,9 @@ def _train(plan: TrainingPlan, folder: Path, quick: bool) -> Made:
     """Train from nothing; a quick pass trains less."""
     if quick:
         steps = 20_000 if plan.ppo_steps else 0
-        less = {"n_scenarios": 8, "n_iterations": 20, "n_rounds": 1, "n_epochs": 2}
-        plan = replace(plan, **less, ppo_steps=steps)
+        plan = replace(
+            plan, n_scenarios=8, n_iterations=20, n_rounds=1, n_epochs=2, ppo_steps=steps
+        )
     say(f"training: {plan.family}, {plan.n_scenarios} scenarios, PPO {plan.ppo_steps:,} steps")
     return train(plan, folder, tensorboard=False)
 
@@ -110,7 +110,7 @@ def _ablations(arms: dict[str, SimPolicy], quick: bool) -> tuple[list[Figure], d
         for name in [name for name in arms if name != OURS]:
             gain, words = comparison.gain(OURS, name), {"name": name, "family": family}
             id = "policy.gain_over_{name}_{family}"
-            figures.append(FIGURES.figure(id, gain.mean, asdict(gain), **words))
+            figures.append(FIGURES.figure(id, gain.mean, asdict(gain), words=words))
     return figures, policy.settings(extent, found)
 
 

@@ -24,10 +24,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target
+from benchmarks.harness import Figure, FigureTable, Target, run_benchmark
 from benchmarks.harness.outliers import PLACES, plant, write_checkpoint
-from benchmarks.harness.table import FigureTable
 from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
@@ -120,7 +118,7 @@ def study_figures(study: PrecisionStudy, *, enough: bool = True) -> Iterable[Fig
         for statistic, value in (("mean", found.shift_mean), ("p99", found.shift_p99)):
             words = {"name": name, "statistic": statistic}
             key = "engine.{name}_score_shift_{statistic}"
-            yield FIGURES.figure(key, value, std=study.score_std, **words)
+            yield FIGURES.figure(key, value, std=study.score_std, words=words)
 
 
 def variant_figures(study: PrecisionStudy, planted: Sequence[Variant]) -> Iterable[Figure]:
@@ -135,7 +133,7 @@ def variant_figures(study: PrecisionStudy, planted: Sequence[Variant]) -> Iterab
             yield _share(f"{key}_flips{{raw}}", found.flips, goal, how=how, **words)
             shift = found.shift_mean
             ratio = None if shift is None or not plain else shift / plain
-            yield FIGURES.figure(f"{key}_shift{{raw}}", ratio, how=how, **words)
+            yield FIGURES.figure(f"{key}_shift{{raw}}", ratio, how=how, words=words)
     largest = max((variant.function_shift for variant in planted), default=0.0)
     yield FIGURES.figure("engine.outliers_function_shift", largest / study.score_std)
 
@@ -144,9 +142,9 @@ def _share(
     key: str, flips: FlipShare, target: Target | None, why: str | None = None, **words: object
 ) -> Figure:
     if why or flips.share is None or flips.interval is None:
-        return replace(FIGURES.figure(key, None, why=why, **words), target=target)
+        return replace(FIGURES.figure(key, None, why=why, words=words), target=target)
     spread = {"n": flips.n_pairs, "n_flips": flips.n_flips, "interval_95": list(flips.interval)}
-    return replace(FIGURES.figure(key, flips.share, spread, **words), target=target)
+    return replace(FIGURES.figure(key, flips.share, spread, words=words), target=target)
 
 
 # ---------------------------------------------------------------- variants

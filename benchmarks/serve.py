@@ -24,9 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
 from benchmarks.studies.serving import (
     CheckedAnswers,
@@ -156,7 +154,7 @@ def figures_of(seen: Seen, n_tokens: int) -> list[Figure]:
     def ratio(key: str, arm: str, **words: object) -> Figure:
         why = "requests were lost: the passes did not do the same work"
         ratios = [] if whole.n_lost else round_ratios(seen.times[arm], many_s)
-        return FIGURES.median(key, ratios, why=why, **words)
+        return FIGURES.median(key, ratios, why=why, words=words)
 
     undelayed = ratio("serve.throughput_ratio_64_undelayed", UNDELAYED)
     known = "missing" if undelayed.value is None else f"{undelayed.value:.2f}"

@@ -16,10 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.rounds import in_turns
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
 from ecorl.bench.rounds import TimeBox
 from ecorl.sim.batched import BatchedEnv, batch_from
 from ecorl.sim.env import PlacementEnv, drawing_from

@@ -13,9 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from ecorl.bench.stats import spread_of
 from ecorl.bench.tokens_per_joule.arms import ADAPTIVE, CLOCKS, GEARS, PLACEMENTS
 from ecorl.bench.tokens_per_joule.benchmark import run_plan
@@ -100,7 +98,7 @@ def _rate(result: BenchResult, placement: str) -> Figure:
     if is_bound(runs):
         beside += "; at most, since joules are missing"
     words = {"placement": placement, "found": found, "beside": beside}
-    return FIGURES.figure(key, found.median, spread, provenance=origin, **words)
+    return FIGURES.figure(key, found.median, spread, provenance=origin, words=words)
 
 
 def _idle_share(result: BenchResult) -> Figure:
@@ -140,7 +138,7 @@ def _joules_to_reward(result: BenchResult) -> Figure:
     beside = "; at least, since joules are missing" if is_least else ""
     spread = {**spread_of(found.values), **told, **with_card}
     words = {"base": base, "target": target, "found": found, "beside": beside}
-    return FIGURES.figure(key, found.median, spread, provenance=origin, **words)
+    return FIGURES.figure(key, found.median, spread, provenance=origin, words=words)
 
 
 def _known_truth(result: BenchResult) -> Figure:

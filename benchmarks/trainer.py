@@ -14,8 +14,7 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
+from benchmarks.harness import Figure, run_benchmark
 from benchmarks.studies.trainer import convergence
 from benchmarks.studies.trainer.accumulation import accumulated_trainings, accumulation_figure
 from benchmarks.studies.trainer.convergence_figures import MIN_SEEDS, convergence_figures

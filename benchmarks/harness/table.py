@@ -50,7 +50,8 @@ class FigureTable:
         why: str | None = None,
         judged: bool = True,
         provenance: Provenance | None = None,
-        **words: object,
+        words: Mapping[str, object] | None = None,
+        **more: object,
     ) -> Figure:
         """Make the figure of a value, or without one the figure that says why.
 
@@ -61,18 +62,19 @@ class FigureTable:
             why: the reason, where there is no value; that of the row by default.
             judged: whether the row's target holds.
             provenance: of the value; that of the row by default.
-            **words: fields of id, unit, note and reason.
+            words: fields of id, unit, note and reason.
+            **more: further fields.
         """
-        row = self._rows[key]
-        id, unit = key.format(**words), row.get("unit", "1").format(**words)
+        row, fields = self._rows[key], {**(words or {}), **more}
+        id, unit = key.format(**fields), row.get("unit", "1").format(**fields)
         target = None
         if judged and ("least" in row or "most" in row):
             target = Target(row.get("least"), row.get("most"))
         if value is None:
-            reason = why or row["missing"].format(**words)
+            reason = why or row["missing"].format(**fields)
             return Figure(id, None, unit, None, spread, target, reason)
         known = provenance or Provenance(row.get("provenance", self._rows.get("provenance")))
-        return Figure(id, value, unit, known, spread, target, row["note"].format(**words))
+        return Figure(id, value, unit, known, spread, target, row["note"].format(**fields))
 
     def median(
         self, key: str, values: Values, beside: Mapping[str, object] | None = None, **more: Any

@@ -12,33 +12,30 @@ have none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 import numpy as np
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
-from benchmarks.studies.physics.accounts import (
-    ALWAYS,
-    ANYWAY,
-    BUSY_ENOUGH,
-    HUNDREDTH,
-    TENTH,
-    ChargingRule,
-    break_even_duty,
-)
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.physics.audit import Check, Violation, about_gpus, printed_figures
 from benchmarks.studies.physics.map import SIDES, BreakEvenMap, Side, params_m, params_words
 from benchmarks.studies.physics.paper import LIMITS, PaperRow
 from benchmarks.studies.physics.passes import (
+    ALWAYS,
+    ANYWAY,
     BF16,
+    BUSY_ENOUGH,
+    HUNDREDTH,
     IDLE_HIGH_W,
     PRECISIONS,
     SHAPES,
+    TENTH,
+    ChargingRule,
     Pass,
     Precision,
     bound_pass,
+    break_even_duty,
     card_pass,
     gpu_pass,
     ideal_pass,
@@ -134,29 +131,33 @@ def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
     mfus = [mfu for mfu in (least, MFU, most) if mfu is not None]
 
     def figure(
-        key: str, number: Callable[[DeviceProfile, float], float | None], **words: object
+        key: str,
+        number: Callable[[DeviceProfile, float], float | None],
+        words: Mapping[str, object],
+        *,
+        judged: bool = True,
     ) -> Figure:
         """A figure by the GPU's profile and MFU, with its interval by the ends of both."""
         values = [number(*one) for one in product((gpu, *corners(gpu)), mfus)]
-        spread = ends_of(values).spread("idle_w", SCORING_MFU)
-        value = number(gpu, MFU)
-        return FIGURES.figure(key, value, None if value is None else spread, at=AT, **words)
+        value, ends = number(gpu, MFU), ends_of(values).spread("idle_w", SCORING_MFU)
+        spread = None if value is None else ends
+        return FIGURES.figure(key, value, spread, judged=judged, at=AT, words=words)
 
-    def of_precision(precision: Precision) -> dict[str, object]:
+    def of_precision(precision: Precision) -> dict[str, str]:
         return {"precision": precision.name, "precision_id": precision.name.lower()}
 
     made = [
         figure(
             "physics.h100_{precision_id}_tokens_per_j_7b",
             lambda profile, mfu, p=p: N_TOKENS / gpu_pass(work, profile, p, mfu).energy_j,  # type: ignore[misc]
-            **of_precision(p),
+            of_precision(p),
         )
         for p in PRECISIONS
     ]
     for side, own in cards.items():
-        words: dict[str, object] = {"card": PREFIX[side], "who": WHO[side]}
+        words = {"card": PREFIX[side], "who": WHO[side]}
         per_j = N_TOKENS / own.energy_j
-        made.append(FIGURES.figure("physics.{card}_tokens_per_j_7b", per_j, at=AT, **words))
+        made.append(FIGURES.figure("physics.{card}_tokens_per_j_7b", per_j, at=AT, words=words))
         for p in PRECISIONS:
 
             def ratio(
@@ -167,21 +168,21 @@ def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
 
             is_held = side == "ours" and p is BF16
             key = "physics.{card}_vs_h100_{precision_id}_7b"
-            made.append(figure(key, ratio, judged=is_held, **of_precision(p), **words))
+            made.append(figure(key, ratio, words | of_precision(p), judged=is_held))
         made.append(_mfu_limit(work, gpu, own, words))
 
         def duty(profile: DeviceProfile, mfu: float, own: Pass = own) -> float | None:
             return break_even_duty(gpu_pass(work, profile, BF16, mfu), own)
 
-        made.append(figure("physics.{card}_break_even_duty_7b", duty, **words))
+        made.append(figure("physics.{card}_break_even_duty_7b", duty, words))
     return made
 
 
-def _mfu_limit(work: StageWork, gpu: DeviceProfile, card: Pass, words: dict[str, object]) -> Figure:
+def _mfu_limit(work: StageWork, gpu: DeviceProfile, card: Pass, words: dict[str, str]) -> Figure:
     """Find the MFU below which the card wins at 7 B."""
     value, *others = (break_even_mfu(work, profile, BF16, card) for profile in (gpu, *corners(gpu)))
     spread = None if value is None else ends_of([value, *others]).spread("idle_w")
-    return FIGURES.figure("physics.{card}_break_even_mfu_7b", value, spread, at=AT, **words)
+    return FIGURES.figure("physics.{card}_break_even_mfu_7b", value, spread, at=AT, words=words)
 
 
 def _break_even(ranged: RangedMap) -> list[Figure]:
@@ -249,8 +250,8 @@ def _won(
     shares = ranged.ends(lambda one: one.won_share(side, BUSY_ENOUGH)).spread(*keys)
     ratios = ranged.ends(_best(side, BUSY_ENOUGH)).spread(*keys)
     return [
-        FIGURES.figure(f"physics.{{card}}_cells_won_share{ending}", share, shares, **words),
-        FIGURES.figure(f"physics.{{card}}_best_ratio{ending}", best.ratio, ratios, **words),
+        FIGURES.figure(f"physics.{{card}}_cells_won_share{ending}", share, shares, words=words),
+        FIGURES.figure(f"physics.{{card}}_best_ratio{ending}", best.ratio, ratios, words=words),
     ]
 
 
@@ -268,7 +269,7 @@ def _seldom(ranged: RangedMap, idle: RangedMap, gpu: DeviceProfile) -> list[Figu
         words = {"card": PREFIX[side], "duty": duty, "idle": suffix, "idle_w": idle_w}
         words |= {"cell": best.words(), "who": WHO[side]}
         key = "physics.{card}_best_ratio_duty_{duty}{idle}"
-        made.append(FIGURES.figure(key, best.ratio, spread, **words))
+        made.append(FIGURES.figure(key, best.ratio, spread, words=words))
     return made
 
 

@@ -1,7 +1,7 @@
 """The break-even map: where a U55C takes fewer joules a token than an H100, and by how much.
 
 Axes: model, rows, tokens a row, the GPU's precision, its MFU, and who pays for idle power
-(`benchmarks.studies.physics.accounts`). For each cell joules a token of the GPU and of the card at
+(`benchmarks.studies.physics.passes`). For each cell joules a token of the GPU and of the card at
 three levels (`benchmarks.studies.physics.passes`): our cycle model, the ideal HLS design, and the
 bound of the silicon. A ratio is tokens per joule of the card over those of the GPU: above 1 the
 card wins.
@@ -17,10 +17,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, ChargingRule
 from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
     PRECISIONS,
     SHAPES,
+    ChargingRule,
     Pass,
     Precision,
     bound_pass,

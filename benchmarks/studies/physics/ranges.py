@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.physics.accounts import ChargingRule
 from benchmarks.studies.physics.map import (
     Axes,
     BreakEvenMap,
@@ -26,7 +25,7 @@ from benchmarks.studies.physics.map import (
     card_passes,
     charge_passes,
 )
-from benchmarks.studies.physics.passes import IDLE_HIGH_W, Precision, with_idle_w
+from benchmarks.studies.physics.passes import IDLE_HIGH_W, ChargingRule, Precision, with_idle_w
 from ecorl.devices import DeviceProfile, cheapest, dearest
 
 POWERS = ("idle_w", "mbu_decode", "busy_w", "j_per_byte")

@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, ALWAYS, ChargingRule
 from benchmarks.studies.physics.audit import Check, Violation, about_gpus, printed_figures
 from benchmarks.studies.physics.map import SIDES, Side, params_m, params_words
 from benchmarks.studies.physics.paper import LIMITS, PaperRow
-from benchmarks.studies.physics.passes import BF16, PRECISIONS, Precision
+from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
+    ALWAYS,
+    BF16,
+    PRECISIONS,
+    ChargingRule,
+    Precision,
+)
 from benchmarks.studies.physics.ranges import Ends, RangedMap, ends_of, scoring_mfus
 from ecorl.devices import DeviceProfile, cheapest, dearest
 from ecorl.devices.gpu_pass import streaming_w
@@ -52,7 +58,7 @@ def how(card: DeviceProfile, gpu: DeviceProfile) -> tuple[str, ...]:
     mfus = scoring_mfus(gpu)
     assert mfus.low is not None
     assert mfus.high is not None
-    words = {
+    words: dict[str, Any] = {
         "full_w": gpu.value("active_w"),
         "idle_w": gpu.value("idle_w"),
         "card_idle_w": card.value("idle_w"),
@@ -115,7 +121,7 @@ def violation_table(found: Sequence[Violation], checks: Sequence[Check]) -> Tabl
         checks: all checks, for their count.
     """
     gpus = about_gpus(found)
-    words = {
+    words: dict[str, Any] = {
         "n": len(found), "n_printed": printed_figures(found), "n_gpus": len(gpus),
         "n_printed_gpus": printed_figures(gpus), "n_hold": sum(c.holds for c in checks),
         "n_checks": len(checks),
@@ -128,16 +134,18 @@ def violation_table(found: Sequence[Violation], checks: Sequence[Check]) -> Tabl
     table, kind = _table(title, columns, caption), ""
     kinds = [*LIMITS, "contradiction"]
     for v in sorted(found, key=lambda v: kinds.index(v.kind)):
-        against = v.kind == "contradiction"
         if v.kind != kind:
             kind = v.kind
             table.add_section()
-            heading = "against one another" if against else f"above the {LIMITS[v.kind]}"
-            table.add_row(f"[b]{heading}[/b]")
-        value = "" if against else f": {number(v.printed)} {v.unit}"
+            table.add_row(f"[b]{_against(v)}[/b]")
+        value = "" if v.kind == "contradiction" else f": {number(v.printed)} {v.unit}"
         unit = "" if v.unit == "1" else f" {v.unit}"
         table.add_row(f"{v.text}{value}", f"{number(v.other)}{unit}", times(v.ratio), v.arithmetic)
     return table
+
+
+def _against(v: Violation) -> str:
+    return "against one another" if v.kind == "contradiction" else f"above the {LIMITS[v.kind]}"
 
 
 def break_even_table(ranged: RangedMap, side: Side) -> Table:

@@ -22,9 +22,7 @@ from pathlib import Path
 import psutil
 import tomlkit
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.rounds import in_turns
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable, in_turns
 from benchmarks.studies.placement.busy_core import BusyCore
 from benchmarks.studies.placement.turns import Turns
 from ecorl.bench.rounds import TimeBox, round_ratios
@@ -68,24 +66,15 @@ _SCALED_UP = ("peak_fp32_flops", "peak_int8_ops", "memory_bytes_per_s")
 _HOST_MAIN = "ecorl.engines.host_main"
 
 
-@dataclass(frozen=True, slots=True)
-class ContentionSchedule:
-    """Which steps of a block find the second device's core taken.
+def is_contended(step: int, n_steps: int) -> bool:
+    """Whether the second device's core is taken in a step: in the middle half of a block.
 
-    Attributes:
+    Args:
+        step: its number in the block; 0 is the one that is not timed.
         n_steps: timed steps of a block, a multiple of 4; one more before them is not timed.
     """
-
-    n_steps: int
-
-    def is_contended(self, step: int) -> bool:
-        """Whether the core is taken in a step: in the second and third quarter of a block.
-
-        Args:
-            step: its number in the block; 0 is the one that is not timed.
-        """
-        quarter = self.n_steps // 4
-        return quarter < step <= 3 * quarter
+    quarter = n_steps // 4
+    return quarter < step <= 3 * quarter
 
 
 @dataclass(slots=True)
@@ -181,14 +170,12 @@ class LiveBench:
 
     Args:
         arms: the trainings, by the name of their policy.
-        schedule: of the contention.
+        n_steps: timed steps of a block, as of `is_contended`.
         busy: takes the engines' core.
     """
 
-    def __init__(
-        self, arms: Mapping[str, Turns], schedule: ContentionSchedule, busy: BusyCore
-    ) -> None:
-        self._arms, self._schedule, self._busy = arms, schedule, busy
+    def __init__(self, arms: Mapping[str, Turns], n_steps: int, busy: BusyCore) -> None:
+        self._arms, self._n_steps, self._busy = arms, n_steps, busy
         self._quiet_s: dict[str, list[float]] = {}
         self._contended_s: dict[str, list[float]] = {}
 
@@ -199,7 +186,7 @@ class LiveBench:
             n_steps: how many, at least.
         """
         for name in self._arms:
-            for _ in range(-(-n_steps // (self._schedule.n_steps + 1))):
+            for _ in range(-(-n_steps // (self._n_steps + 1))):
                 self._block_s(name)
         for parts in (self._quiet_s, self._contended_s):
             parts.update((name, []) for name in self._arms)
@@ -222,15 +209,15 @@ class LiveBench:
 
     def _block_s(self, name: str) -> float:
         """Mean step of a block, s; its first step finds the caches of another training."""
-        schedule = self._schedule
+        contended = [is_contended(step, self._n_steps) for step in range(self._n_steps + 1)]
         try:
             steps_s = self._arms[name].run(
-                schedule.n_steps + 1, lambda step: self._busy.switch(schedule.is_contended(step))
+                len(contended), lambda step: self._busy.switch(contended[step])
             )
         finally:
             self._busy.switch(False)
         for parts, when in ((self._quiet_s, False), (self._contended_s, True)):
-            found = [s for i, s in enumerate(steps_s) if i and schedule.is_contended(i) is when]
+            found = [s for i, s in enumerate(steps_s) if i and contended[i] is when]
             parts.setdefault(name, []).append(statistics.fmean(found))
         return statistics.fmean(steps_s[1:])
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.papers.carbon_printed import CLAIMS
 from benchmarks.studies.trainer.language_model import Batches, language_loss, small_llama
 

@@ -6,8 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.trainer.convergence import (
     MIN_LOW_SHARE,
     MIN_SWITCHES,

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from ecorl.bench.rounds import TimeBox
 from ecorl.trainer import ElasticTrainer
 from ecorl.trainer.elastic.records import (

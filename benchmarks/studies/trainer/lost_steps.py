@@ -19,8 +19,7 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.trainer.elastic import MICRO_ROWS, WideTask, elastic_options, ray_here
 from ecorl.trainer import ElasticTrainer
 from ecorl.trainer.elastic.member import Member

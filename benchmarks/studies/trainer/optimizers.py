@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.stats import median, spread_of
 from ecorl.trainer import PrecisionAdaptiveAdamW
@@ -61,7 +60,7 @@ def optimizer_figures(box_s: float) -> list[Figure]:
     }
     return [
         FIGURES.figure("optim.adamw_equal", adamw_equal()),
-        FIGURES.median("optim.foreach_vs_torch_adamw", _ratios(times), beside, **words),
+        FIGURES.median("optim.foreach_vs_torch_adamw", _ratios(times), beside, words=words),
     ]
 
 
@@ -123,10 +122,7 @@ def _weights(shapes: Sequence[tuple[int, ...]], gradients: Sequence[Tensor]) -> 
 
 
 def _drawn(
-    shapes: Sequence[tuple[int, ...]],
-    seed: int,
-    size: float,
-    dtype: torch.dtype = torch.float32,
+    shapes: Sequence[tuple[int, ...]], seed: int, size: float, dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [(torch.randn(s, generator=generator) * size).to(dtype) for s in shapes]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.trainer.geared_steps import GearedSteps
 from benchmarks.studies.trainer.language_model import Batches, small_llama
 from ecorl.bench.rounds import TimeBox
@@ -63,9 +62,7 @@ class SwitchTimes:
 
 
 def switch_times(
-    box_s: float,
-    n_switches: int = N_SWITCHES,
-    pairs: Sequence[tuple[Gear, Gear]] = PAIRS,
+    box_s: float, n_switches: int = N_SWITCHES, pairs: Sequence[tuple[Gear, Gear]] = PAIRS
 ) -> list[SwitchTimes]:
     """Train the small model with switches after every few steps, and time all steps.
 
@@ -91,10 +88,10 @@ def _of_pair(pair: tuple[Gear, Gear], box: TimeBox, n_switches: int) -> SwitchTi
     def timed(gear: Gear) -> Float64:
         """Wall-clock and CPU time of a step, s ``[2]``."""
         rows = batches.next()
-        start_s = np.array([time.perf_counter(), time.process_time()])
+        start_s = time.perf_counter(), time.process_time()
         steps.gradients(rows, gear)
         steps.update()
-        return np.array([time.perf_counter(), time.process_time()]) - start_s
+        return np.subtract([time.perf_counter(), time.process_time()], start_s)
 
     # What is made once in a run, as the optimizer's moments, belongs to no switch.
     for gear in pair + pair:

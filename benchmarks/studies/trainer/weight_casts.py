@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from benchmarks.harness.figures import Figure
-from benchmarks.harness.table import FigureTable
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.trainer.language_model import SMALL, Batches, language_loss, small_llama
 from ecorl.bench.rounds import timed_rounds
 from ecorl.bench.stats import median

@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from benchmarks.studies.costmodel.fit import (
+from benchmarks.studies.decode_fit import (
     PARAMETERS,
     fit_decoding,
     left_out_errors,

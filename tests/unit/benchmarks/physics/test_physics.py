@@ -10,16 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.studies.physics.accounts import (
-    ACCOUNTINGS,
-    ALWAYS,
-    ANYWAY,
-    BUSY_ENOUGH,
-    HUNDREDTH,
-    TENTH,
-    break_even_duty,
-    dedicated,
-)
 from benchmarks.studies.physics.figures import break_even_mfu
 from benchmarks.studies.physics.map import (
     QUICK,
@@ -29,15 +19,23 @@ from benchmarks.studies.physics.map import (
     charge_passes,
     params_m,
 )
-from benchmarks.studies.physics.map_file import as_data, write_map
+from benchmarks.studies.physics.map_files import as_data, draw, write_map
 from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
+    ALWAYS,
+    ANYWAY,
     ASSUMED_POWER_W,
     BF16,
+    BUSY_ENOUGH,
     FP8,
+    HUNDREDTH,
     SHAPES,
+    TENTH,
     Pass,
     bound_pass,
+    break_even_duty,
     card_pass,
+    dedicated,
     gpu_pass,
     ideal_ops_per_s,
     ideal_pass,
@@ -45,7 +43,6 @@ from benchmarks.studies.physics.passes import (
     silicon_ops_per_s,
     with_idle_w,
 )
-from benchmarks.studies.physics.plot import draw
 from benchmarks.studies.physics.ranges import (
     Ends,
     corners,

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.figures import as_quick
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, ALWAYS
 from benchmarks.studies.physics.map import SIDES, Axes, card_passes, charge_passes
-from benchmarks.studies.physics.map_file import as_data
-from benchmarks.studies.physics.passes import PRECISIONS
+from benchmarks.studies.physics.map_files import as_data
+from benchmarks.studies.physics.passes import ACCOUNTINGS, ALWAYS, PRECISIONS
 from benchmarks.studies.physics.ranges import POWERS, SCORING_MFU, ranged_map
 from benchmarks.studies.physics.tables import WIDTH
 from ecorl.devices import load_profile

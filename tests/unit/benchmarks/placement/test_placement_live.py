@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -84,7 +85,7 @@ def core():
 
 
 def test_a_core_is_taken_when_it_is_said_and_left_when_it_is_said(core):
-    with BusyCore(core, 60.0) as busy:
+    with contextlib.closing(BusyCore(core, 60.0)) as busy:
         process = psutil.Process(busy._process.pid)
         awaited(lambda: process.cpu_affinity() == [core])
         busy.switch(True)
@@ -101,7 +102,7 @@ def test_a_core_is_taken_when_it_is_said_and_left_when_it_is_said(core):
 
 
 def test_it_ends_by_itself_at_its_limit(core):
-    with BusyCore(core, 0.2) as busy:
+    with contextlib.closing(BusyCore(core, 0.2)) as busy:
         awaited(lambda: not busy.is_running)
 
 
@@ -133,7 +134,7 @@ class Arm:
 def measured(times, n_rounds=8):
     busy = Busy()
     arms = {name: Arm(busy, *of_arm) for name, of_arm in times.items()}
-    bench = live.LiveBench(arms, live.ContentionSchedule(4), busy)
+    bench = live.LiveBench(arms, 4, busy)
     bench.warm_up(12)
     assert all(arm.n_blocks == 3 for arm in arms.values())
     blocks = bench.measure(n_rounds, 2, TimeBox(0.0))
@@ -148,8 +149,7 @@ TIMES = {
 
 
 def test_half_of_a_block_is_contended_and_its_first_step_is_not_timed():
-    schedule = live.ContentionSchedule(12)
-    assert [i for i in range(13) if schedule.is_contended(i)] == [4, 5, 6, 7, 8, 9]
+    assert [i for i in range(13) if live.is_contended(i, 12)] == [4, 5, 6, 7, 8, 9]
     blocks = measured(TIMES)
     assert blocks.tuning_s == {
         "static_host": [1.0, 1.0], "static_card": pytest.approx([1.35, 1.35]),

@@ -1,1 +1,0 @@
-"""The cost model of GPUs, fitted to published measurements of decoding, and how far off it is."""
