@@ -31,6 +31,12 @@ from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import gain_in_errors
 from ecorl.report.model import PairedGain
 
+FLAGS = {
+    "--install": "measure the installation too",
+    "--long": "ten seeds, two threads and AVX2, instead of the rest",
+}
+"""Options without a value, and what the help says of them."""
+
 FIGURES = FigureTable("demo")
 SEEDS = (42, 1337, 2025)
 LONG_SEEDS = (11, 42, 1337, 2025, 7, 1, 2, 3, 4, 5)
@@ -279,13 +285,6 @@ def long_figures(labels: Sequence[str], rows: Rows) -> list[Figure]:
     return figures
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--install", action="store_true", help="measure the installation too")
-    parser.add_argument(
-        "--long", action="store_true", help="ten seeds, two threads and AVX2, instead of the rest"
-    )
-
-
 if __name__ == "__main__":
     name = "demo_long" if "--long" in sys.argv[1:] else "demo"
-    sys.exit(run_benchmark(name, measure, options=_options))
+    sys.exit(run_benchmark(name, measure, flags=FLAGS))

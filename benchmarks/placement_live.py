@@ -44,6 +44,9 @@ from roll_adapters.trl.task import resolve_task
 from roll_adapters.trl.trainer import build_trainer
 from roll_adapters.trl_hooks import attach
 
+FLAGS = {"--full": "policies are trained twice, and for longer"}
+"""Options without a value, and what the help says of them."""
+
 N_PROFILING = 8
 """Batches in which a policy that learns sees both sides; they are among the steps before all
 blocks."""
@@ -76,13 +79,6 @@ class _Begins(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         if not self._turns.step_begins():
             control.should_training_stop = True
         return control
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's own options."""
-    parser.add_argument(
-        "--full", action="store_true", help="policies are trained twice, and for longer"
-    )
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
@@ -216,4 +212,4 @@ def _write_task(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("placement_live", measure, options=add_options))
+    sys.exit(run_benchmark("placement_live", measure, flags=FLAGS))

@@ -32,6 +32,9 @@ from ecorl.policy.evaluation.statistics import estimate
 from ecorl.scheduler.learned import PolicyFile
 from ecorl.scheduler.tables import Float64
 
+FLAGS = {"--full": "all scenarios, a quarter of an hour on two cores"}
+"""Options without a value, and what the help says of them."""
+
 FIGURES = FigureTable("policy")
 OURS = "learned"
 
@@ -68,13 +71,6 @@ QUICK = Extent(2, 2, 10, ("real_pairs", "drift"))
 def say(text: str) -> None:
     """Print a line of progress at once."""
     print(f"  {text}", file=sys.stderr, flush=True)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's own options."""
-    parser.add_argument(
-        "--full", action="store_true", help="all scenarios, a quarter of an hour on two cores"
-    )
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
@@ -231,4 +227,4 @@ def _spread(shares: Float64) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("policy", measure, options=add_options))
+    sys.exit(run_benchmark("policy", measure, flags=FLAGS))

@@ -25,6 +25,9 @@ from ecorl.bench.tokens_per_joule.summary import energy_provenance, is_bound, ov
 from ecorl.bench.tokens_per_joule.telling.quality_tables import at_target
 from ecorl.records import Provenance
 
+FLAGS = {"--full": "all placements, with gears and supervised training"}
+"""Options without a value, and what the help says of them."""
+
 FIGURES = FigureTable("tokens_per_joule")
 _NOT_HERE = "not among the placements of this pass: make bench-long has all"
 SHORT = ("gpu_only", "concurrent", "learned")
@@ -179,11 +182,5 @@ def figure_settings(result: BenchResult) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--full", action="store_true", help="all placements, with gears and supervised training"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(run_benchmark("tokens_per_joule", measure, options=_options))
+    sys.exit(run_benchmark("tokens_per_joule", measure, flags=FLAGS))

@@ -25,6 +25,9 @@ from benchmarks.studies.trainer.optimizers import optimizer_figures
 from benchmarks.studies.trainer.switching import switch_figure, switch_times
 from benchmarks.studies.trainer.weight_casts import weight_casts
 
+FLAGS = {"--long": "more seeds, longer trainings, all ablations"}
+"""Options without a value, and what the help says of them."""
+
 BOX_S = 75.0
 """Time of everything, s."""
 
@@ -60,12 +63,5 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     return settings, figures
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's own options."""
-    parser.add_argument(
-        "--long", action="store_true", help="more seeds, longer trainings, all ablations"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(run_benchmark("trainer", measure, options=options))
+    sys.exit(run_benchmark("trainer", measure, flags=FLAGS))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.devices.gpu_pass import GpuLimits, PassCost, PassParameters, decoding_pass, pass_cost
+from ecorl.devices.gpu_pass import GpuLimits, PassParameters, decoding_pass, pass_cost
 from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, DecodePoint, published_shape
 
 Floats = npt.NDArray[np.float64]
@@ -116,10 +116,10 @@ def fit_decoding(
         for curve in curves
         if len(curves) > 1
     ]
-    spread = {
-        f.name: _range([getattr(p, f.name) for p in (parameters, *without)])
-        for f in fields(PassParameters)
-    }
+    spread = {}
+    for f in fields(PassParameters):
+        values = [getattr(p, f.name) for p in (parameters, *without)]
+        spread[f.name] = min(values), max(values)
     return DecodeFit(gpus.pop(), limits, parameters, spread, len(points))
 
 
@@ -129,12 +129,9 @@ def bounds(limits: GpuLimits) -> dict[str, tuple[float, float]]:
     Args:
         limits: of the GPU.
     """
-    _, _, low, high = _expected(limits)
-    ends = zip(np.exp(low), np.exp(high), strict=True)
-    return {
-        f.name: (float(least), float(most))
-        for f, (least, most) in zip(fields(PassParameters), ends, strict=True)
-    }
+    ends = np.exp(_expected(limits)[2:]).T
+    names = (f.name for f in fields(PassParameters))
+    return {name: (float(low), float(high)) for name, (low, high) in zip(names, ends, strict=True)}
 
 
 def point_errors(
@@ -153,7 +150,11 @@ def point_errors(
     """
     errors = []
     for point in points:
-        cost = _cost(point, limits, parameters, prompts)
+        # One step in steady state: rows stand anywhere in their answers, half-way on average.
+        prompt = prompts[point.workload]
+        context, share = prompt + point.output_tokens / 2.0, prompt / point.output_tokens
+        work = decoding_pass(published_shape(point.model), point.batch, context, share)
+        cost = pass_cost(work, limits, parameters, point.n_shards)
         rate = point.batch / cost.time_s / point.tokens_per_s
         energy = cost.energy_j / point.batch / point.j_per_token
         errors.append(PointError(point, rate - 1.0, energy - 1.0))
@@ -174,20 +175,6 @@ def left_out_errors(points: Sequence[DecodePoint], limits: GpuLimits) -> list[Po
         own = [point for point in points if point.model == model]
         errors += point_errors(own, limits, parameters)
     return errors
-
-
-def _cost(
-    point: DecodePoint, limits: GpuLimits, parameters: PassParameters, prompts: Mapping[str, float]
-) -> PassCost:
-    """One step in steady state: rows stand anywhere in their answers, half-way on average."""
-    prompt = prompts[point.workload]
-    work = decoding_pass(
-        published_shape(point.model),
-        point.batch,
-        prompt + point.output_tokens / 2.0,
-        prompt / point.output_tokens,
-    )
-    return pass_cost(work, limits, parameters, point.n_shards)
 
 
 def _fit(
@@ -220,7 +207,3 @@ def _expected(limits: GpuLimits) -> tuple[Floats, Floats, Floats, Floats]:
         rows.append((value, known.width, value - 3.0 * known.width, high))
     expected, width, low, high = np.array(rows).T
     return expected, width, low, high
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
