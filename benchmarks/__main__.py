@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from benchmarks.harness.processes import run_to_end, sigterm_as_exit
 from ecorl.bench.machine import repository
@@ -16,46 +19,16 @@ from ecorl.bench.machine import repository
 STOPPED = 130
 """Exit code after Ctrl-C."""
 
-NAMES = (
-    "engine", "kernels", "precision", "simulator", "decision", "costmodel", "fpga_physics", "serve",
-    "levers", "host", "trainer", "paper_carbon", "carbon", "carbon_control", "adapter", "policy",
-    "placement_live", "paper_scheduler", "tokens_per_joule", "overhead", "demo",
-)  # fmt: skip
-"""In order. Those that take longest stand last: where the time does not suffice, all others have
-ended before one is cut off."""
+PASSES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("passes.toml").read_text("utf-8"))
+"""Names of the benchmarks, with their options and times."""
 
-LONG_ONLY = ("sampler", "policy_training")
-"""Benchmarks of the long pass alone, after the others: windows of 5 s take their time whatever the
-machine, and training policies takes longer than all others together."""
-
-BOX_S = {
-    "kernels": 5.0, "costmodel": 5.0, "decision": 10.0, "precision": 10.0, "fpga_physics": 15.0,
-    "levers": 5.0, "simulator": 20.0, "paper_carbon": 20.0, "carbon": 25.0, "host": 25.0,
-    "serve": 40.0, "adapter": 40.0, "paper_scheduler": 60.0, "carbon_control": 70.0,
-    "trainer": 75.0, "policy": 60.0, "placement_live": 20.0, "tokens_per_joule": 78.0,
-    "engine": 85.0, "overhead": 130.0, "demo": 190.0,
-}  # fmt: skip
-"""Time of each benchmark's repetitions in ``make bench``, s: 600 together for those of ecorl's own
-parts, 550 for those of adapters with their policies, of controllers and of the trainer, and 78 for
-whole trainings under several placements, whose rounds end within it. What a benchmark builds first
-does not count. Repetitions stop when the time is used, but not before there are enough of them for
-an interval. Benchmarks that do one thing once take no notice of it."""
-
-FULL = {"demo": ("--install",)}
-"""Options of every pass but the quick one: the installation is measured too."""
-
-LONG = {
-    "overhead": ("--blocks", "40"), "demo": ("--long",), "paper_carbon": ("--train",),
-    "carbon_control": ("--harder",), "trainer": ("--long",), "policy": ("--full",),
-    "placement_live": ("--full",), "tokens_per_joule": ("--full",),
-}  # fmt: skip
-"""Options of the long pass, in place of those above: more blocks, more seeds."""
-
-UNLIMITED_LONG = frozenset({"demo"})
-"""Benchmarks that the long pass never cuts off: each of their runs counts, however slow it is."""
+NAMES: tuple[str, ...] = tuple(PASSES["names"])
+LONG_ONLY: tuple[str, ...] = tuple(PASSES["long_only"])
+BOX_S: dict[str, float] = PASSES["box_s"]
 
 TIMEOUT_S = 2400.0
-"""Limit of all of them together, s; in the long pass that of each, but for `UNLIMITED_LONG`."""
+"""Limit of all of them together, s; in the long pass that of each, but for those that it never
+cuts off."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_all(chosen: argparse.Namespace) -> int:
     """Run the chosen benchmarks one after the other; returns the worst exit code."""
     deadline_s = time.monotonic() + TIMEOUT_S
-    given = {**({} if chosen.quick else FULL), **(LONG if chosen.long else {})}
+    given = {**({} if chosen.quick else PASSES["full"]), **(PASSES["long"] if chosen.long else {})}
     worst = 0
     for name in chosen.names or (NAMES + LONG_ONLY if chosen.long else NAMES):
         command = [sys.executable, "-m", f"benchmarks.{name}"]
@@ -92,7 +65,7 @@ def _run_all(chosen: argparse.Namespace) -> int:
             command += ["--box", str(BOX_S[name])]
         limit_s: float | None = max(1.0, deadline_s - time.monotonic())
         if chosen.long:
-            limit_s = None if name in UNLIMITED_LONG else TIMEOUT_S
+            limit_s = None if name in PASSES["unlimited_long"] else TIMEOUT_S
         print(f"== {name}", flush=True)
         worst = max(worst, _run(command, limit_s))
     return worst

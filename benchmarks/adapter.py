@@ -24,47 +24,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from benchmarks.adapter_openrlhf import (
-    openrlhf_figures,
-    remote_reward_figure,
-    train_with_openrlhf,
-)
-from benchmarks.adapter_roll import roll_figures, roll_samples, train_with_roll
+from benchmarks import adapter_frameworks as frameworks
 from benchmarks.adapter_training import EXACT, FAULTED, PLAIN
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
+from benchmarks.harness import Figure, run_benchmark
+from benchmarks.studies.demo_training import demo_task, demo_trainer
 from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.bench.machine import repository
 from ecorl.bench.stats import spread_of
-from ecorl.config import load_config
-from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.errors import EngineError
 from ecorl.ledger import LedgerReader
-from ecorl.records import (
-    Action,
-    PowerSample,
-    Provenance,
-    Stage,
-    StageResult,
-)
+from ecorl.records import Action, PowerSample, Provenance, Stage, StageResult
 from ecorl.runtime.energy.held_devices import DeviceWindow
 from ecorl.runtime.energy.stage_energy import StageAccounts
 from ecorl.runtime.overhead import HookTime
 from ecorl.telemetry.history import PowerHistory
 from roll_adapters.demo.two_machines import two_nodes
 from roll_adapters.trl.inputs.quiet import quiet
-from roll_adapters.trl.task import resolve_task
-from roll_adapters.trl.trainer import build_trainer
-from roll_adapters.trl_hooks import attach
 
-MEASURED = Provenance.MEASURED
+FIGURES, MEASURED = frameworks.FIGURES, Provenance.MEASURED
 N_ROWS, N_STEPS = 16, 8
 N_PROCESSES = 2
 INFERENCE = (Stage.REWARD, Stage.REFERENCE)
-LEAST_ANSWERED = 0.99
-"""Share of rows that the workers must have answered for the equality to count."""
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
@@ -77,19 +57,18 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             f"trainer.per_device_batch_size={N_ROWS}",
             "trainer.num_generations=4",
             "trainer.save_every=100000",
-            f"task.cache_dir={cache_folder().parent / 'tasks'}",
         ]
         # Models are made before anything is measured, and before two processes want them.
-        resolve_task(load_config("demo", overrides), Console(file=sys.stderr))
+        demo_task(overrides)
         told = _train_in_two_processes(folder, overrides)
-        openrlhf = train_with_openrlhf(folder / "openrlhf")
-        roll = train_with_roll(folder / "roll")
+        openrlhf = frameworks.train_with_openrlhf(folder / "openrlhf")
+        roll = frameworks.train_with_roll(folder / "roll")
         figures = [
             *_equality(folder, told),
-            *openrlhf_figures(openrlhf),
-            *roll_figures(roll),
+            *frameworks.openrlhf_figures(openrlhf),
+            *frameworks.roll_figures(roll),
             *_samples(folder, openrlhf, roll),
-            remote_reward_figure(),
+            frameworks.remote_reward_figure(),
             _decision(told),
             _hook_share(folder / "hooks", overrides, n_hook_runs, n_hook_steps),
             _split_error(),
@@ -145,25 +124,12 @@ def _train_in_two_processes(folder: Path, overrides: Sequence[str]) -> list[dict
 def _equality(folder: Path, told: Sequence[dict[str, Any]]) -> list[Figure]:
     """How far the numbers of the attached training are from plain TRL's, and who answered."""
     answered, n_rows = _answered(folder / EXACT)
-    share = answered / n_rows if n_rows else 0.0
-    who = (
-        f"two processes, exact engine on Ray workers against plain TRL with two; weights and logs; "
-        f"the workers answered {answered} of {n_rows} rows"
-    )
-    name = "adapter.trl_max_abs_diff"
-    figure = missing(name, "1", f"the workers answered only {answered} of {n_rows} rows")
-    if share >= LEAST_ANSWERED:
-        worst = max(one[EXACT]["max_abs_diff"] for one in told)
-        figure = Figure(name, worst, "1", MEASURED, target=Target(high=1e-6), note=who)
+    exact, faulted = (max(one[arm]["max_abs_diff"] for one in told) for arm in (EXACT, FAULTED))
     return [
-        figure,
-        Figure("adapter.trl_answered_share", share, "1", MEASURED,
-               target=Target(low=LEAST_ANSWERED),
-               note=f"of {n_rows} reward and reference rows, by the ledger"),
-        Figure("adapter.trl_faulted_max_abs_diff", max(o[FAULTED]["max_abs_diff"] for o in told),
-               "1", MEASURED, target=Target(high=1e-6),
-               note="the same with faults in the engines: their rows come from the exact path"),
-    ]  # fmt: skip
+        frameworks.equality("adapter.trl_max_abs_diff", exact, answered, n_rows),
+        FIGURES.figure("adapter.trl_answered_share", answered / n_rows, n_rows=n_rows),
+        FIGURES.figure("adapter.trl_faulted_max_abs_diff", faulted),
+    ]
 
 
 def _answered(run_dir: Path) -> tuple[int, int]:
@@ -187,32 +153,24 @@ def _samples(folder: Path, openrlhf: Mapping[str, Any], roll: dict[str, Any]) ->
     rows = N_PROCESSES * N_ROWS
     expected = {(step, str(s)): rows for step in range(1, N_STEPS + 1) for s in INFERENCE}
     of_openrlhf = [openrlhf[key] for key in ("lost", "doubled", "n_faults")]
-    lost, doubled, n_faults = map(sum, zip(of_openrlhf, roll_samples(roll), strict=True))
+    lost, doubled, n_faults = map(sum, zip(of_openrlhf, frameworks.roll_samples(roll), strict=True))
     for arm in (EXACT, FAULTED):
         with LedgerReader(folder / arm) as reader:
             own_lost, own_doubled = count_samples(reader, expected)
             n_faults += len(reader.faults())
         lost, doubled = lost + own_lost, doubled + own_doubled
-    note = (
-        f"rewards and references of 2 runs of TRL, one of OpenRLHF and 2 of ROLL's double with "
-        f"{n_faults} faults, by the ledger"
-    )
     return [
-        Figure("adapter.lost_samples", float(lost), "1", MEASURED, target=Target(high=0),
-               note=note),
-        Figure("adapter.doubled_samples", float(doubled), "1", MEASURED, target=Target(high=0),
-               note=note),
-    ]  # fmt: skip
+        FIGURES.figure("adapter.lost_samples", float(lost), n_faults=n_faults),
+        FIGURES.figure("adapter.doubled_samples", float(doubled), n_faults=n_faults),
+    ]
 
 
 def _decision(told: Sequence[dict[str, Any]]) -> Figure:
     """What the question for one decision at the scheduler's actor takes."""
     times_ms = [1e3 * t for t in told[0][EXACT]["decision_s"] + told[0][FAULTED]["decision_s"]]
-    if not times_ms:
-        return missing("runtime.ray_decision_ms", "ms", "no decision was asked for")
-    return Figure("runtime.ray_decision_ms", sorted(times_ms)[len(times_ms) // 2], "ms", MEASURED,
-                  spread_of(times_ms),
-                  note="median round trip of one decision at the actor")  # fmt: skip
+    middle = sorted(times_ms)[len(times_ms) // 2] if times_ms else None
+    spread = spread_of(times_ms) if times_ms else None
+    return FIGURES.figure("runtime.ray_decision_ms", middle, spread)
 
 
 def _hook_share(folder: Path, overrides: Sequence[str], n_runs: int, n_steps: int) -> Figure:
@@ -221,46 +179,31 @@ def _hook_share(folder: Path, overrides: Sequence[str], n_runs: int, n_steps: in
     shares = [spent.hook_s / train_s for spent, train_s in told]
     median = statistics.median(shares)
     spent, train_s = told[shares.index(min(shares, key=lambda share: abs(share - median)))]
-    return Figure("adapter.hook_share_trl", median, "1", MEASURED,
-                  spread_of(shares) if n_runs > 1 else None, target=Target(high=0.01),
-                  note=f"median of {n_runs} trainings; one: {spent.hook_s:.4f} s in "
-                  f"{spent.n_events} events of {train_s:.2f} s; every stage on the GPU path, one "
-                  "process, batches of the demo")  # fmt: skip
+    spread = spread_of(shares) if n_runs > 1 else None
+    words = {"n_runs": n_runs, "spent": spent, "train_s": train_s}
+    return FIGURES.figure("adapter.hook_share_trl", median, spread, words=words)
 
 
 def _hooks(run_dir: Path, overrides: Sequence[str], n_steps: int) -> tuple[HookTime, float]:
     """What ecorl's own code took in one training, and how long that lasted, s."""
-    config = load_config(
-        "demo",
-        [
-            *overrides,
-            f"trainer.steps={n_steps}",
-            "trainer.per_device_batch_size=64",
-            "trainer.num_generations=8",
-            'placement.policy={type="static"}',
-            "placement.profile_both_paths=false",
-            f"run_dir={run_dir}",
-        ],
+    settings = (
+        f"trainer.steps={n_steps}",
+        "trainer.per_device_batch_size=64",
+        "trainer.num_generations=8",
+        'placement.policy={type="static"}',
+        "placement.profile_both_paths=false",
     )
     with quiet():
-        files = resolve_task(config, Console(file=sys.stderr))
-        trainer = build_trainer(config, files, run_dir / "checkpoints")
-        attachment = attach(trainer, config, run_dir=run_dir)
+        trainer, attachment = demo_trainer([*overrides, *settings], run_dir)
         result = trainer.train()
     return attachment.runtime.clock.time, float(result.metrics["train_runtime"])
 
 
 def _split_error(n_rounds: int = 20) -> Figure:
     """How far the parts of shared devices are from what the devices drew."""
-    rng, worst = random.Random(7), 0.0
-    for _ in range(n_rounds):
-        worst = max(worst, _one_split(rng))
-    note = (
-        "greatest relative difference, overlapping executions on two devices of known power, "
-        f"{n_rounds} random schedules; rounding alone is below 1e-12"
-    )
-    name, limit = "runtime.energy_split_error", Target(high=1e-9)
-    return Figure(name, worst, "1", Provenance.EMULATED, target=limit, note=note)
+    rng = random.Random(7)
+    worst = max(_one_split(rng) for _ in range(n_rounds))
+    return FIGURES.figure("runtime.energy_split_error", worst, n_rounds=n_rounds)
 
 
 def _one_split(rng: random.Random) -> float:

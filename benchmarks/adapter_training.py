@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
-from ecorl.config import load_config
+from benchmarks.studies.demo_training import demo_trainer
 from ecorl.runtime.processes.ranked import RankedRuntime
 from roll_adapters.trl.inputs.quiet import quiet
-from roll_adapters.trl.task import resolve_task
-from roll_adapters.trl.trainer import build_trainer
-from roll_adapters.trl_hooks import attach
 
 PLAIN, EXACT, FAULTED = "plain", "exact", "faulted"
 FAULTS = (
@@ -59,7 +55,6 @@ def _train(arm: str, settings: dict[str, Any]) -> dict[str, Any]:
     folder = Path(settings["folder"])
     overrides = [
         *settings["overrides"],
-        f"run_dir={folder / arm}",
         'runtime={type="ray", address="auto"}',
         'placement.policy={type="static", reward="concurrent", reference="concurrent"}',
         "placement.profile_both_paths=false",
@@ -67,13 +62,10 @@ def _train(arm: str, settings: dict[str, Any]) -> dict[str, Any]:
     ]
     if arm == FAULTED:
         overrides.append(f"engine.faults={FAULTS}")
-    config = load_config("demo", overrides)
+    decisions: list[float] = []
     with quiet():
-        files = resolve_task(config, Console(file=sys.stderr))
-        trainer = build_trainer(config, files, folder / arm / "checkpoints")
-        decisions: list[float] = []
-        if arm != PLAIN:
-            attachment = attach(trainer, config, run_dir=folder / arm)
+        trainer, attachment = demo_trainer(overrides, folder / arm, attached=arm != PLAIN)
+        if attachment is not None:
             _time_decisions(attachment.runtime, decisions)
         start_s = time.perf_counter()
         trainer.train()

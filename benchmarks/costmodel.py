@@ -10,32 +10,33 @@ measured on an H100 here: scoring, training and decoding of a 1 B model. Seconds
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target
-from benchmarks.studies.costmodel import (
+from benchmarks.harness import Figure, FigureTable, run_benchmark
+from benchmarks.studies.decode_fit import (
     PARAMETERS,
     DecodeFit,
-    MeasuredStage,
     PointError,
     bounds,
-    dense,
     fit_decoding,
     left_out_errors,
-    measured_stages,
     point_errors,
 )
 from ecorl.bench.machine import repository
-from ecorl.devices import load_profile
+from ecorl.devices import DeviceProfile, cheapest, dearest, load_profile, stage_cost
 from ecorl.devices.gpu_pass import gpu_limits
 from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
-from ecorl.records import Provenance
+from ecorl.errors import ConfigError
+from ecorl.policy.calibration.stages import SHAPE_KEYS, measured_work
+from ecorl.records import ModelShape, Stage, StageWork
 
+FIGURES = FigureTable("costmodel")
 H100 = "h100_sxm"
 MEASURED = repository() / "benchmarks" / "results" / "nvidia-h100-80gb-hbm3" / "gpu_stages.json"
 
@@ -74,71 +75,52 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "errors": [asdict(error) for error in errors],
         "host_bound": [asdict(error) for error in host_bound],
         "other_prompts": [
-            {"prompts": prompts, "j_error_median": middle(found)}
+            {"prompts": prompts, "j_error_median": quantile(found, "energy")}
             for found, prompts in zip(other, OTHER_PROMPTS, strict=True)
         ],
         "measured": [asdict(stage) for stage in stages],
     }
-    figures = [*figures_of(errors, left_out, host_bound), *figures_of_stages(stages)]
-    return config, figures
+    return config, figures_of(errors, left_out, host_bound, stages)
 
 
 def figures_of(
-    errors: Sequence[PointError], left_out: Sequence[PointError], host_bound: Sequence[PointError]
+    errors: Sequence[PointError],
+    left_out: Sequence[PointError],
+    host_bound: Sequence[PointError],
+    stages: Sequence[MeasuredStage],
 ) -> list[Figure]:
-    """The errors as figures."""
-    whole = f"{len(errors)} published points of decoding; absolute relative errors"
-    apart = "points of each model, of a fit to the other models"
-    paced = f"{len(host_bound)} points of the B200 where the host set the pace; signed, no part"
-    rows = (
-        ("decode_rate_error_median", quantile(errors, "rate"), 0.15, f"tokens a second, {whole}"),
-        ("decode_j_error_median", quantile(errors, "energy"), 0.15, f"joules a token, {whole}"),
-        ("decode_j_error_p90", quantile(errors, "energy", 0.9), 0.35, f"the same; {whole}"),
-        ("decode_rate_error_left_out", quantile(left_out, "rate"), None, f"median; {apart}"),
-        ("decode_j_error_left_out", quantile(left_out, "energy"), 0.25, f"median; {apart}"),
-        ("decode_j_error_host_bound", signed(host_bound), None, f"median; {paced} of the fit"),
-    )
-    return [
-        Figure(f"costmodel.{name}", value, "1", Provenance.MODELLED,
-               target=None if high is None else Target(high=high), note=note)
-        for name, value, high, note in rows
-    ]  # fmt: skip
+    """The errors as figures.
 
-
-def figures_of_stages(stages: Sequence[MeasuredStage]) -> list[Figure]:
-    """How near the model comes to what was measured here, apart from the published points."""
+    Args:
+        errors: at the fitted points.
+        left_out: at the points of each model, of a fit to the others.
+        host_bound: where the host set the pace.
+        stages: what was measured here, apart from the published points.
+    """
     passes = dense(stages)
-    decoding = [stage for stage in stages if stage not in passes]
-    what = f"{len(passes)} batches of scoring and training, 1 B on an H100, measured here"
-    error = float(np.median([abs(stage.error) for stage in passes]))
-    inside = float(np.mean([stage.inside for stage in passes]))
-    ratio = float(np.median([stage.error + 1.0 for stage in decoding]))
-    spread = {f"b{s.work.n_sequences}": s.error + 1.0 for s in decoding}
+    bare = {s.work.n_sequences: s.error + 1.0 for s in stages if s not in passes}
+    values = {
+        "decode_rate_error_median": quantile(errors, "rate"),
+        "decode_j_error_median": quantile(errors, "energy"),
+        "decode_j_error_p90": quantile(errors, "energy", 0.9),
+        "decode_rate_error_left_out": quantile(left_out, "rate"),
+        "decode_j_error_left_out": quantile(left_out, "energy"),
+        "decode_j_error_host_bound": float(np.median([error.energy for error in host_bound])),
+        "dense_j_error_median": float(np.median([abs(stage.error) for stage in passes])),
+        "dense_inside_interval_share": float(np.mean([stage.inside for stage in passes])),
+        "decode_j_over_bare_loop": float(np.median(list(bare.values()))),
+    }
+    spreads = {"decode_j_over_bare_loop": {f"b{n}": ratio for n, ratio in bare.items()}}
+    words = {"n": len(errors), "n_paced": len(host_bound), "n_dense": len(passes)}
     return [
-        Figure("costmodel.dense_j_error_median", error, "1", Provenance.MODELLED,
-               note=f"joules a token, {what}"),
-        Figure("costmodel.dense_inside_interval_share", inside, "1", Provenance.MODELLED,
-               note=f"share inside of the assumed interval; {what}"),
-        Figure("costmodel.decode_j_over_bare_loop", ratio, "1", Provenance.MODELLED, spread,
-               note="modelled joules a token over those of a 1 B model measured here in a loop of "
-                    "recorded graphs; the published points are of a server, which takes time for "
-                    "each row"),
-    ]  # fmt: skip
+        FIGURES.figure(f"costmodel.{name}", value, spreads.get(name), words=words)
+        for name, value in values.items()
+    ]
 
 
 def quantile(errors: Sequence[PointError], what: str, share: float = 0.5) -> float:
     """A quantile of the absolute errors."""
     return float(np.quantile([abs(getattr(error, what)) for error in errors], share))
-
-
-def middle(errors: Sequence[PointError]) -> float:
-    """The median absolute error of energy."""
-    return quantile(errors, "energy")
-
-
-def signed(errors: Sequence[PointError]) -> float:
-    """The median error of energy, with its sign."""
-    return float(np.median([error.energy for error in errors]))
 
 
 def print_fit(fit: DecodeFit) -> None:
@@ -170,6 +152,74 @@ def print_stages(stages: Sequence[MeasuredStage]) -> None:
         low, high = 1e3 * s.low_j, 1e3 * s.high_j
         print(f"  {where:<32} {1e3 * s.measured_j:9.3g} {1e3 * s.modelled_j:10.3g}   "
               f"{low:.3g} to {high:.3g}")  # fmt: skip
+
+
+# ---------------------------------------------------------------- measured here
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStage:
+    """Energy of one stage, measured and by the cost model.
+
+    Attributes:
+        work: rows, tokens and model of the stage.
+        measured_j: energy a token, J; of generation a new token, else a token of a row.
+        modelled_j: the same by the profile.
+        low_j, high_j: the same with the profile's figures at the ends of their intervals.
+    """
+
+    work: StageWork
+    measured_j: float
+    modelled_j: float
+    low_j: float
+    high_j: float
+
+    @property
+    def error(self) -> float:
+        """Modelled over measured, less 1."""
+        return self.modelled_j / self.measured_j - 1.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured value lies in the modelled interval."""
+        return self.low_j <= self.measured_j <= self.high_j
+
+
+def measured_stages(path: Path, profile: DeviceProfile) -> list[MeasuredStage]:
+    """Read a result of `benchmarks.gpu_stages` and model each of its stages.
+
+    Args:
+        path: the result, JSON.
+        profile: of the GPU that it was measured on.
+
+    Raises:
+        ConfigError: when it cannot be read.
+    """
+    try:
+        result = json.loads(path.read_text("utf-8"))
+        sizes = result["config"]["model"]
+        model = ModelShape(*(int(sizes[key]) for key in SHAPE_KEYS))
+        values = {figure["id"]: figure["value"] for figure in result["figures"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError("results", str(path), f"a result of gpu_stages ({error})") from error
+    works = [(work, values[id]) for id in values if (work := measured_work(id, model)) is not None]
+    return [_modelled(work, value, profile) for work, value in works if value is not None]
+
+
+def dense(stages: Sequence[MeasuredStage]) -> list[MeasuredStage]:
+    """Those whose passes take whole rows: scoring and training."""
+    return [stage for stage in stages if stage.work.stage is not Stage.GENERATION]
+
+
+def _modelled(work: StageWork, measured_j: float, profile: DeviceProfile) -> MeasuredStage:
+    n_tokens = work.n_output_tokens if work.stage is Stage.GENERATION else work.n_tokens
+    found = []
+    for each in (profile, cheapest(profile), dearest(profile)):
+        cost = stage_cost(work, each)
+        if cost.energy_j is None:
+            raise ConfigError("profile", profile.name, f"one by which {work.stage} is priced")
+        found.append(cost.energy_j / n_tokens)
+    return MeasuredStage(work, measured_j, *found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A decision goes from a telemetry snapshot (`SchedulerState`) to a placement: cost table, state of
 the policy, guards, ONNX Runtime with bound buffers, Algorithm 1. Each is timed on its own, over
 different states in turn: `p50_us` from states that are there, on one warm table; `run_p50_us` as
-in a run (`benchmarks.studies.placement.run_decisions`), from the snapshot on, with other measured
+in a run (`benchmarks.studies.placement.decisions`), from the snapshot on, with other measured
 costs in each iteration.
 Beside it the same network alone, one state at a time, in ONNX Runtime, NumPy and torch eager, in
 turns; one thread each. None has a target: microseconds say as much about the machine as about
@@ -14,24 +14,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, missing
-from benchmarks.studies.placement.decision import Deciding, deciding, timed
-from benchmarks.studies.placement.run_decisions import RunDecisions, timed_decisions
-from ecorl.bench.rounds import balanced_order
-from ecorl.bench.stats import median, spread_of
+from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
+from benchmarks.studies.placement.decisions import (
+    Deciding,
+    RunDecisions,
+    deciding,
+    timed,
+    timed_decisions,
+)
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.training.weights import network_from_onnx
-from ecorl.records import Action, Provenance
+from ecorl.records import Action
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.learned import PolicyFile, shipped_path
+from ecorl.scheduler.tables import Float64
 
-MEASURED = Provenance.MEASURED
+FIGURES = FigureTable("decision")
 US = 1e6
 _BLOCK = 100
 """Decisions, and forward passes, that are timed in a row before the other has its turn."""
@@ -55,23 +59,30 @@ def _decisions(n: int) -> tuple[list[Figure], float]:
     made = deciding()
     actions = [made.decide(i) for i in range(len(made.states))]
     offloaded = float(np.mean([a is not Action.GPU for a in actions]))
-    figures = []
+    figures, key = [], "decision.p{q}_us{suffix}"
     for n_gpus, suffix in ((32, ""), (1024, "_n1024")):
         subject = made if n_gpus == 32 else deciding(n_gpus)
-        if not subject.asks_the_network():
-            ids = (f"decision.p{q}_us{suffix}" for q in (50, 99))
-            figures += [
-                missing(id, "us", "a guard ends decisions before the network") for id in ids
-            ]
-            continue
-        times = timed(subject.decide, n) * US
-        spread = {"n": n, "p10": float(np.percentile(times, 10)), "max": float(times.max())}
-        note = f"snapshot to placement, {n_gpus} GPUs, the network asked each time"
-        for q in (50, 99):
-            value = float(np.percentile(times, q))
-            id = f"decision.p{q}_us{suffix}"
-            figures.append(Figure(id, value, "us", MEASURED, spread, note=note))
-    return figures + _in_a_run(made, n) + _over_forward(made, n), offloaded
+        words = {"suffix": suffix, "n_gpus": n_gpus}
+        if subject.asks_the_network():
+            figures += _percentiles(key, timed(subject.decide, n), words=words)
+        else:
+            figures += [FIGURES.figure(key, None, q=q, words=words) for q in (50, 99)]
+    return [*figures, *_in_a_run(made, n), _over_forward(made, n)], offloaded
+
+
+def _percentiles(
+    key: str,
+    times: Float64,
+    beside: Mapping[str, object] | None = None,
+    words: Mapping[str, object] | None = None,
+) -> list[Figure]:
+    """The figures of times in s, ``[n]``: their median and their 99th percentile."""
+    us = times * US
+    known = {"n": len(us), "p10": float(np.percentile(us, 10)), "max": float(us.max())}
+    spread = {**known, **(beside or {})}
+    return [
+        FIGURES.figure(key, float(np.percentile(us, q)), spread, q=q, words=words) for q in (50, 99)
+    ]
 
 
 def _in_a_run(made: Deciding, n: int) -> list[Figure]:
@@ -85,37 +96,26 @@ def _in_a_run(made: Deciding, n: int) -> list[Figure]:
         times.append(taken_s)
         shares.append(taken_s / forward_s)
         medians.append(float(np.median(taken_s)) / forward_s)
-    taken_us, over = np.concatenate(times) * US, np.concatenate(shares)
-    spread = {"n": len(taken_us), "p10": float(np.percentile(taken_us, 10)),
-              "max": float(taken_us.max()), "reward_p50": float(np.median(taken_us[0::2])),
-              "reference_p50": float(np.median(taken_us[1::2]))}  # fmt: skip
-    note = (
-        "readings in memory to placement, 32 GPUs: costs so far of an EDI matrix that moves in each"
-        " iteration, `StateReader.state` with real lanes, Algorithm 1"
-    )
-    over_note = note + "; over the median of the network's forward pass in the same block"
-    rest = {"n": len(over), "max": float(over.max())}
+    taken_s, over = np.concatenate(times), np.concatenate(shares)
+    by_stage = {
+        "reward_p50": float(np.median(taken_s[0::2] * US)),
+        "reference_p50": float(np.median(taken_s[1::2] * US)),
+    }
+    p99, rest = float(np.percentile(over, 99)), {"n": len(over), "max": float(over.max())}
     return [
-        *(Figure(f"decision.run_p{q}_us", float(np.percentile(taken_us, q)), "us", MEASURED,
-                 spread, note=note) for q in (50, 99)),
-        Figure("decision.run_over_forward_p50", median(medians), "1", MEASURED,
-               spread_of(medians), note=over_note + ", median of blocks"),
-        Figure("decision.run_over_forward_p99", float(np.percentile(over, 99)), "1", MEASURED,
-               rest, note=over_note + ", all decisions together"),
-    ]  # fmt: skip
+        *_percentiles("decision.run_p{q}_us", taken_s, by_stage),
+        FIGURES.median("decision.run_over_forward_p50", medians),
+        FIGURES.figure("decision.run_over_forward_p99", p99, rest),
+    ]
 
 
-def _over_forward(made: Deciding, n: int) -> list[Figure]:
+def _over_forward(made: Deciding, n: int) -> Figure:
     """Medians of blocks, a decision and a forward pass in turns."""
     forward, ratios = _forward(), []
     for _ in range(max(n // 500, 5)):
         forward_s = float(np.median(timed(forward, _BLOCK)))
         ratios.append(float(np.median(timed(made.decide, _BLOCK))) / forward_s)
-    return [
-        Figure("decision.vs_forward", median(ratios), "1", MEASURED, spread_of(ratios),
-               note="a decision from a state that is there, over the network's forward pass in "
-               "ONNX Runtime"),
-    ]  # fmt: skip
+    return FIGURES.median("decision.vs_forward", ratios)
 
 
 def _forward() -> Callable[[int], object]:
@@ -139,22 +139,19 @@ def _networks(n: int, n_rounds: int) -> list[Figure]:
     }
     for call in calls.values():
         timed(call, 50)
-    medians: dict[str, list[float]] = {name: [] for name in calls}
-    for order in balanced_order(list(calls), n_rounds):
-        for name in order:
-            medians[name].append(float(np.median(timed(calls[name], n))) * US)
-    figures = [
-        Figure(f"decision.{name}_us", median(values), "us", MEASURED, spread_of(values),
-               note="the network alone, one state, tuple or array to logits")
-        for name, values in medians.items()
-    ]  # fmt: skip
-    for peer in ("torch", "numpy"):
-        ratios = [a / b for a, b in zip(medians[peer], medians["ort"], strict=True)]
-        figures.append(
-            Figure(f"decision.ort_vs_{peer}", median(ratios), "1", MEASURED, spread_of(ratios),
-                   note=f"time of {peer} over that of ONNX Runtime, round by round")
-        )  # fmt: skip
-    return figures
+
+    def median_us(call: Callable[[int], object]) -> float:
+        return float(np.median(timed(call, n))) * US
+
+    arms = {name: partial(median_us, call) for name, call in calls.items()}
+    medians = in_turns(arms, n_rounds)
+    return [
+        *(FIGURES.median("decision.{name}_us", us, name=name) for name, us in medians.items()),
+        *(
+            FIGURES.ratio("decision.ort_vs_{peer}", medians[peer], medians["ort"], peer=peer)
+            for peer in ("torch", "numpy")
+        ),
+    ]
 
 
 def _eager(network: PolicyNetwork, state: np.ndarray) -> np.ndarray:

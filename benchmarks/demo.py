@@ -22,25 +22,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.command import default_path, run_benchmark
-from benchmarks.harness.figures import Figure, Result, Target, missing, write_result
-from benchmarks.studies.demo_run import DemoRun, run_demo
-from benchmarks.studies.install import Installation, install_gap, measure_install
+from benchmarks.harness import Figure, FigureTable, run_benchmark
+from benchmarks.harness.command import default_path
+from benchmarks.harness.figures import Result, write_result
+from benchmarks.studies.demo_run import DemoRun, install_gap, measure_install, run_demo
 from ecorl.bench.machine import Machine, commit, describe_machine
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import gain_in_errors
-from ecorl.records import Provenance
 from ecorl.report.model import PairedGain
 
+FLAGS = {
+    "--install": "measure the installation too",
+    "--long": "ten seeds, two threads and AVX2, instead of the rest",
+}
+"""Options without a value, and what the help says of them."""
+
+FIGURES = FigureTable("demo")
 SEEDS = (42, 1337, 2025)
 LONG_SEEDS = (11, 42, 1337, 2025, 7, 1, 2, 3, 4, 5)
 """The first five are those of which the demo was seen to fail or hold; the others were drawn up
 before any of them was run."""
 VARIED_SEEDS = (11, 42, 1337)
-MEASURED = Provenance.MEASURED
-WARM_START = Target(low=0.05, high=0.30)
-GAIN_SE = Target(low=3)
-FLIPS = Target(high=0.03)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,15 @@ class Variant:
 
 
 AS_IT_STANDS = Variant("as it stands")
+AVX2 = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
 VARIANTS = (
     # The trainer sets its own number of threads, so the variable alone would change nothing.
     Variant("2 threads", ("trainer.num_threads=2",), {"OMP_NUM_THREADS": "2"}),
-    Variant(
-        "AVX2",
-        (),
-        {
-            "ONEDNN_MAX_CPU_ISA": "AVX2",
-            "ATEN_CPU_CAPABILITY": "avx2",
-            "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-        },
-    ),
+    Variant("AVX2", (), AVX2),
 )
 
 
@@ -85,67 +84,62 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         with tempfile.TemporaryDirectory(prefix="ecorl-bench-demo-") as folder:
             runs.append(run_demo(seed, Path(folder)))
         print(f"seed {seed}: {runs[-1].run_s:.1f} s", file=sys.stderr)
+    seeds = [run.seed for run in runs]
     figures = [
-        _run_s(runs),
-        *(f for name in ("reward", "correct") for f in _gains(name, runs)),
-        _correct_before(runs),
-        _rank_flips(runs),
-        _wait_share(runs),
-        Figure(
-            "demo.faults",
-            sum(run.n_faults for run in runs),
-            "1",
-            MEASURED,
-            {str(run.seed): run.n_faults for run in runs},
-            Target(high=0),
-            "faults in the ledgers of all seeds",
+        _of_all("demo.run_s", runs, lambda run: run.run_s, lambda all_s: all_s[0], seed=seeds[0]),
+        *_gains("reward", runs),
+        *_gains("correct", runs),
+        _of_all("demo.correct_before", runs, _correct_before, _nearest_to_a_limit),
+        _of_all(
+            "demo.rank_flip_share", runs, lambda run: run.flips.share if run.flips else None, max
         ),
+        _of_all("demo.barrier_wait_share", runs, lambda run: run.wait_share, statistics.median),
+        _of_all("demo.faults", runs, lambda run: run.n_faults, sum),
         *_install(options.install, runs[0]),
     ]
-    return {
-        "preset": "demo",
-        "seeds": [run.seed for run in runs],
-        "install": options.install,
-    }, figures
+    return {"preset": "demo", "seeds": seeds, "install": options.install}, figures
 
 
-def _run_s(runs: Sequence[DemoRun]) -> Figure:
-    return Figure(
-        "demo.run_s",
-        runs[0].run_s,
-        "s",
-        MEASURED,
-        {str(run.seed): run.run_s for run in runs},
-        Target(high=180),
-        f"one whole ecorl run, seed {runs[0].seed}, caches empty; all seeds in spread",
-    )
+def _of_all(
+    key: str,
+    runs: Sequence[DemoRun],
+    value: Callable[[DemoRun], float | None],
+    pick: Callable[[list[float]], float],
+    shown: Callable[[DemoRun], object] | None = None,
+    **words: object,
+) -> Figure:
+    """Make the figure of all seeds, which is missing where one of them has no value.
+
+    Args:
+        key: of the figure.
+        runs: one a seed.
+        value: of a run.
+        pick: the value that stands for all.
+        shown: what the spread shows of a run; the value by default.
+        **words: of the note.
+    """
+    known = [found for run in runs if (found := value(run)) is not None]
+    if len(known) < len(runs):
+        return FIGURES.figure(key, None, words=words)
+    spread = {str(run.seed): (shown or value)(run) for run in runs}
+    return FIGURES.figure(key, pick(known), spread, words=words)
 
 
 def _gains(name: str, runs: Sequence[DemoRun]) -> list[Figure]:
     """Gain over its standard error, and the gain itself, both of the worst seed."""
-    found = {run.seed: run.gains.get(name) for run in runs}
-    spread = {str(seed): _plain(gain) for seed, gain in found.items()}
-    errors = [gain_in_errors(gain) if gain else None for gain in found.values()]
-    plain = [gain.gain if gain else None for gain in found.values()]
-    counts = sorted({gain.n_pairs for gain in found.values() if gain})
-    note = f"worst seed; paired over {'/'.join(map(str, counts))} held-out prompts"
+    counts = sorted({run.gains[name].n_pairs for run in runs if name in run.gains})
+    words = {"name": name, "counts": "/".join(map(str, counts))}
+
+    def of(figure: Callable[[PairedGain], float | None]) -> Callable[[DemoRun], float | None]:
+        return lambda run: figure(run.gains[name]) if name in run.gains else None
+
+    def shown(run: DemoRun) -> object:
+        return _plain(run.gains.get(name))
+
     return [
-        _worst(f"demo.{name}_gain_se", errors, spread, GAIN_SE, note),
-        _worst(f"demo.{name}_gain", plain, spread, None, note),
+        _of_all("demo.{name}_gain_se", runs, of(gain_in_errors), min, shown, **words),
+        _of_all("demo.{name}_gain", runs, of(lambda gain: gain.gain), min, shown, **words),
     ]
-
-
-def _worst(
-    id: str,
-    values: Sequence[float | None],
-    spread: Mapping[str, object],
-    target: Target | None,
-    note: str,
-) -> Figure:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return missing(id, "1", "a seed has no such evaluation, or no spread in it", target)
-    return Figure(id, min(known), "1", MEASURED, spread, target, note)
 
 
 def _plain(gain: PairedGain | None) -> dict[str, object] | None:
@@ -160,69 +154,26 @@ def _plain(gain: PairedGain | None) -> dict[str, object] | None:
     }
 
 
-def _correct_before(runs: Sequence[DemoRun]) -> Figure:
-    shares: dict[str, object] = {}
-    margins: list[tuple[float, float]] = []
-    for run in runs:
-        gain = run.gains.get("correct")
-        share = gain.mean_before if gain else None
-        shares[str(run.seed)] = share
-        if share is not None:
-            margins.append((_headroom(share), share))
-    if len(margins) < len(runs):
-        return missing("demo.correct_before", "1", "a seed has no such evaluation", WARM_START)
-    note = "right answers before training; of the seed that is nearest to a limit, or beyond it"
-    return Figure("demo.correct_before", min(margins)[1], "1", MEASURED, shares, WARM_START, note)
+def _correct_before(run: DemoRun) -> float | None:
+    return run.gains["correct"].mean_before if "correct" in run.gains else None
 
 
-def _headroom(share: float) -> float:
-    """How far a warm start is from the nearer limit; negative beyond it."""
-    return min(share - 0.05, 0.30 - share)
-
-
-def _rank_flips(runs: Sequence[DemoRun]) -> Figure:
-    id = "demo.rank_flip_share"
-    shares = {str(run.seed): run.flips.share for run in runs if run.flips}
-    if len(shares) < len(runs):
-        return missing(id, "1", "a run did not count rank flips", FLIPS)
-    note = "held-out pairs that INT8 and float order differently, worst seed"
-    return Figure(id, max(shares.values()), "1", Provenance.EMULATED, shares, FLIPS, note)
-
-
-def _wait_share(runs: Sequence[DemoRun]) -> Figure:
-    shares = [run.wait_share for run in runs]
-    known = [share for share in shares if share is not None]
-    if len(known) < len(shares):
-        return missing("demo.barrier_wait_share", "1", "a run without recorded waits")
-    return Figure(
-        "demo.barrier_wait_share",
-        statistics.median(known),
-        "1",
-        MEASURED,
-        {str(run.seed): run.wait_share for run in runs},
-        None,
-        "waits at the barrier over training time, median of the seeds; the wait is for the "
-        "C-simulation on this host, not for a card",
-    )
+def _nearest_to_a_limit(shares: Sequence[float]) -> float:
+    """The share of right answers that lies nearest to a limit of its target, or beyond it."""
+    return min(shares, key=lambda share: min(share - 0.05, 0.30 - share))
 
 
 def _install(wanted: bool, run: DemoRun) -> list[Figure]:
     """Installation from a clone, and with it the way from the clone to the report."""
-    limit = Target(high=600)
+    ids = ("demo.install_s", "demo.clone_to_report_s")
     why = install_gap() if wanted else "only with --install: it downloads all packages anew"
     if why is not None:
-        return [
-            missing("demo.install_s", "s", why),
-            missing("demo.clone_to_report_s", "s", why, limit),
-        ]
+        return FIGURES.all_missing(ids, why)
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-install-") as folder:
-        took: Installation = measure_install(Path(folder))
-    note = "make install in a fresh clone, pip's cache off"
-    total_s = took.clone_s + took.install_s + run.run_s
-    parts = {"clone_s": took.clone_s, "install_s": took.install_s, "run_s": run.run_s}
+        parts = {**measure_install(Path(folder)), "run_s": run.run_s}
     return [
-        Figure("demo.install_s", took.install_s, "s", MEASURED, None, None, note),
-        Figure("demo.clone_to_report_s", total_s, "s", MEASURED, parts, limit, f"{note}; one run"),
+        FIGURES.figure(ids[0], parts["install_s"]),
+        FIGURES.figure(ids[1], sum(parts.values()), parts),
     ]
 
 
@@ -287,20 +238,29 @@ def _kept(path: Path, machine: Machine) -> Rows:
 
 
 def _row(run: DemoRun) -> dict[str, Any]:
+    gains = {name: run.gains.get(name) for name in ("reward", "correct")}
     return {
         "run_s": run.run_s,
         "train_s": run.train_s,
         "n_faults": run.n_faults,
         "rank_flip_share": run.flips.share if run.flips else None,
-        **{name: _plain_in_errors(run.gains.get(name)) for name in ("reward", "correct")},
+        **{
+            name: gain and {**(_plain(gain) or {}), "gain_se": gain_in_errors(gain)}
+            for name, gain in gains.items()
+        },
     }
 
 
-def _plain_in_errors(gain: PairedGain | None) -> dict[str, object] | None:
-    plain = _plain(gain)
-    if gain is None or plain is None:
-        return None
-    return {**plain, "gain_se": gain_in_errors(gain)}
+LONG_KINDS: tuple[tuple[str, str, str | None, Callable[[list[float]], float]], ...] = (
+    ("demo.long_reward_gain_se", "reward", "gain_se", min),
+    ("demo.long_correct_gain_se", "correct", "gain_se", min),
+    ("demo.long_correct_before", "correct", "before", _nearest_to_a_limit),
+    ("demo.long_rank_flip_share", "rank_flip_share", None, max),
+    ("demo.long_run_s", "run_s", None, max),
+    ("demo.long_faults", "n_faults", None, sum),
+)
+"""Figures of the long pass: id, key of a run's row, key of the number in what stands there, and
+what makes one number of those of all runs."""
 
 
 def long_figures(labels: Sequence[str], rows: Rows) -> list[Figure]:
@@ -313,85 +273,18 @@ def long_figures(labels: Sequence[str], rows: Rows) -> list[Figure]:
     Returns:
         Figures whose spread holds all runs that are done.
     """
-    done = {label: rows[label] for label in labels if label in rows}
-    return [_long_figure(kind, done, len(labels)) for kind in LONG_KINDS]
-
-
-def _long_figure(kind: LongKind, done: Rows, n_runs: int) -> Figure:
-    spread = {label: row[kind.key] for label, row in done.items()}
-    values = [kind.value(row[kind.key]) for row in done.values() if row[kind.key] is not None]
-    known = [value for value in values if value is not None]
-    if len(known) < n_runs:
-        why = f"{len(done)} of {n_runs} runs are done, {len(known)} of them have this figure"
-        return Figure(kind.id, None, kind.unit, None, spread, kind.target, why)
-    note = f"{kind.note}; {n_runs} runs: seeds as the machine stands, with 2 threads, with AVX2"
-    worst = kind.worst(known)
-    return Figure(kind.id, worst, kind.unit, kind.provenance, spread, kind.target, note)
-
-
-@dataclass(frozen=True, slots=True)
-class LongKind:
-    """One figure of the long pass.
-
-    Attributes:
-        key: of a run's row.
-        value: the number in what stands under that key.
-        worst: the number that stands for all runs.
-    """
-
-    id: str
-    unit: str
-    key: str
-    value: Callable[[Any], float | None]
-    worst: Callable[[Sequence[float]], float]
-    target: Target | None
-    note: str
-    provenance: Provenance = MEASURED
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _nearest_to_a_limit(shares: Sequence[float]) -> float:
-    return min(shares, key=_headroom)
-
-
-LONG_KINDS = (
-    LongKind(
-        "demo.long_reward_gain_se", "1", "reward", lambda gain: gain["gain_se"], min, GAIN_SE,
-        "paired gain over its standard error, worst run",
-    ),
-    LongKind(
-        "demo.long_correct_gain_se", "1", "correct", lambda gain: gain["gain_se"], min, GAIN_SE,
-        "paired gain over its standard error, worst run",
-    ),
-    LongKind(
-        "demo.long_correct_before", "1", "correct", lambda gain: gain["before"],
-        _nearest_to_a_limit, WARM_START,
-        "right answers before training; of the run that is nearest to a limit, or beyond it",
-    ),
-    LongKind(
-        "demo.long_rank_flip_share", "1", "rank_flip_share", _same, max, FLIPS,
-        "held-out pairs that INT8 and float order differently, worst run", Provenance.EMULATED,
-    ),
-    LongKind(
-        "demo.long_run_s", "s", "run_s", _same, max, None, "longest whole run, caches empty",
-    ),
-    LongKind(
-        "demo.long_faults", "1", "n_faults", _same, sum, Target(high=0),
-        "faults in the ledgers of all runs",
-    ),
-)  # fmt: skip
-
-
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--install", action="store_true", help="measure the installation too")
-    parser.add_argument(
-        "--long", action="store_true", help="ten seeds, two threads and AVX2, instead of the rest"
-    )
+    done, figures = {label: rows[label] for label in labels if label in rows}, []
+    runs = f"{len(labels)} runs: seeds as the machine stands, with 2 threads, with AVX2"
+    for id, key, inner, worst in LONG_KINDS:
+        spread = {label: row[key] for label, row in done.items()}
+        found = [told[inner] if told and inner else told for told in spread.values()]
+        known = [value for value in found if value is not None]
+        value = worst(known) if len(known) == len(labels) else None
+        why = f"{len(done)} of {len(labels)} runs are done, {len(known)} of them have this figure"
+        figures.append(FIGURES.figure(id, value, spread, why=why, runs=runs))
+    return figures
 
 
 if __name__ == "__main__":
     name = "demo_long" if "--long" in sys.argv[1:] else "demo"
-    sys.exit(run_benchmark(name, measure, options=_options))
+    sys.exit(run_benchmark(name, measure, flags=FLAGS))

@@ -19,15 +19,15 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
-from benchmarks.studies.bits import BitComparison, compare, one_row_everywhere, strict_against_fast
+from benchmarks.harness import Figure, FigureTable, run_benchmark
+from benchmarks.studies.bits import compare, one_row_everywhere, strict_against_fast
 from benchmarks.studies.peers import (
     InParts,
     ModelSize,
@@ -40,24 +40,17 @@ from benchmarks.studies.peers import (
     quantise_onnx,
 )
 from ecorl.bench.rounds import round_ratios, timed_rounds
-from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.models.checkpoint import load_decoder
-from ecorl.engines.protocol import Int64, ScoreBatch
-from ecorl.records import Provenance, Stage
+from ecorl.engines.protocol import Float32, Int64, ScoreBatch
+from ecorl.records import Stage
 
-MEASURED, EMULATED = Provenance.MEASURED, Provenance.EMULATED
+FIGURES = FigureTable("engine")
 OURS, ALL, ORT, TORCH = "ours", "ours_all_positions", "ort_int8", "torch_fp32"
 ORT_FP32 = "ort_fp32"
-VS_ORT = (
-    "tokens/s over ONNX Runtime (torch's export, as quantize_dynamic leaves it, in calls of the "
-    "size that it is fastest with); reward at the last token: the engine leaves out what nobody "
-    "asked for in the last layer, ONNX Runtime computes it; like for like see "
-    "fast_vs_ort_all_positions"
-)
 MIN_CORRELATION = 0.98
 """Below this a peer does not compute the same thing, and its speed is no comparison; invented."""
 
@@ -115,19 +108,13 @@ def measure_speed(
     rows = tuple(ids)
     names = tuple(map(str, range(work.n_rows)))
     batch = ScoreBatch(names, rows, (0,) * work.n_rows)
-    calls = {
+    calls: dict[str, Callable[[], Float32]] = {
         OURS: lambda: engine.score(batch).values,
         ALL: lambda: decoder.hidden(rows),
-        ORT: lambda: best[ORT].score(ids),
-        TORCH: lambda: best[TORCH].score(ids),
-        ORT_FP32: lambda: best[ORT_FP32].score(ids),
+        **{name: partial(best[name].score, ids) for name in (ORT, TORCH, ORT_FP32)},
     }
     exact = best[TORCH].score(ids)
-    near = {
-        OURS: agreement(engine.score(batch).values, exact),
-        ORT: agreement(best[ORT].score(ids), exact),
-        ORT_FP32: agreement(best[ORT_FP32].score(ids), exact),
-    }
+    near = {name: agreement(calls[name](), exact) for name in (OURS, ORT, ORT_FP32)}
     times = timed_rounds(calls, work.n_rounds, box_s)
     engine.close()
     config: dict[str, object] = {
@@ -160,49 +147,31 @@ def _peers(
 def _speed_figures(
     times: dict[str, list[float]], work: Workload, near: dict[str, dict[str, float]]
 ) -> list[Figure]:
-    n_tokens = work.n_rows * work.length
-    same = all(one["correlation"] >= MIN_CORRELATION for one in near.values())
-    figures = [
-        _ratio("engine.fast_vs_ort", times[ORT], times[OURS], same, VS_ORT, Target(low=1.0)),
-        _ratio("engine.fast_vs_ort_all_positions", times[ORT], times[ALL], same,
-               "like for like: as fast_vs_ort, the engine computing every position as well "
-               "(without the head)", Target(low=1.0)),
-        _ratio("engine.fast_vs_ort_fp32", times[ORT_FP32], times[OURS], same,
-               "tokens/s over ONNX Runtime in float32; reward at the last token"),
-        _ratio("engine.fast_vs_torch_fp32", times[TORCH], times[OURS], same,
-               "tokens/s over torch float32; reward at the last token"),
-    ]  # fmt: skip
+    differ = [name for name, one in near.items() if one["correlation"] < MIN_CORRELATION]
+    n_tokens, figures = work.n_rows * work.length, []
+    for id, peer, ours in (
+        ("fast_vs_ort", ORT, OURS),
+        ("fast_vs_ort_all_positions", ORT, ALL),
+        ("fast_vs_ort_fp32", ORT_FP32, OURS),
+        ("fast_vs_torch_fp32", TORCH, OURS),
+    ):
+        if differ:
+            why = "an arm's rewards are not the model's: nothing to compare"
+            figures.append(FIGURES.figure(f"engine.{id}", None, why=why, judged=False))
+        else:
+            figures.append(FIGURES.ratio(f"engine.{id}", times[peer], times[ours]))
     for id, arm in (
-        ("engine.fast_tokens_per_s", OURS),
-        ("engine.fast_all_positions_tokens_per_s", ALL),
-        ("engine.ort_int8_tokens_per_s", ORT),
-        ("engine.torch_fp32_tokens_per_s", TORCH),
-        ("engine.ort_fp32_tokens_per_s", ORT_FP32),
+        ("fast_", OURS),
+        ("fast_all_positions_", ALL),
+        ("ort_int8_", ORT),
+        ("torch_fp32_", TORCH),
+        ("ort_fp32_", ORT_FP32),
     ):
         speeds = [n_tokens / time_s for time_s in times[arm]]
-        note = "one thread of this host; input tokens of all rows over wall-clock"
-        figures.append(
-            Figure(id, median(speeds), "token/s", MEASURED, spread_of(speeds), note=note)
-        )
-    for id, arm in (("engine.int8_error", OURS), ("engine.ort_int8_error", ORT)):
-        note = "RMS difference to torch float32 over the standard deviation of its rewards"
-        provenance = EMULATED if arm == OURS else MEASURED
-        figures.append(Figure(id, near[arm]["error"], "1", provenance, near[arm], note=note))
+        figures.append(FIGURES.median("engine.{arm}tokens_per_s", speeds, arm=id))
+    for id, arm in (("int8", OURS), ("ort_int8", ORT)):
+        figures.append(FIGURES.figure(f"engine.{id}_error", near[arm]["error"], near[arm]))
     return figures
-
-
-def _ratio(
-    id: str,
-    peer: list[float],
-    ours: list[float],
-    same: bool,
-    note: str,
-    target: Target | None = None,
-) -> Figure:
-    if not same:
-        return missing(id, "1", "an arm's rewards are not the model's: nothing to compare")
-    ratios = round_ratios(peer, ours)
-    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), target, note=note)
 
 
 def measure_bits(work: Workload, folder: Path) -> list[Figure]:
@@ -215,17 +184,9 @@ def measure_bits(work: Workload, folder: Path) -> list[Figure]:
     rows, counts = rows[:16], counts[:16]
     invariant = one_row_everywhere(full, rows, counts, work.seed)
     return [
-        _bits("engine.strict_vs_fast_mismatches", strict,
-              "residual streams and rewards of the ap_int build against the native one"),
-        _bits("engine.row_invariance_mismatches", invariant,
-              "rewards of rows alone against: all together, in another order, two threads, two "
-              "cards, prompts shared by 4 rows"),
-    ]  # fmt: skip
-
-
-def _bits(id: str, compared: BitComparison, note: str) -> Figure:
-    spread = {"n": compared.n}
-    return Figure(id, compared.n_different, "1", EMULATED, spread, Target(high=0), note=note)
+        FIGURES.figure(f"engine.{id}_mismatches", found.n_different, {"n": found.n})
+        for id, found in (("strict_vs_fast", strict), ("row_invariance", invariant))
+    ]
 
 
 def measure_prefix(work: Workload, folder: Path, box_s: float | None = None) -> list[Figure]:
@@ -239,25 +200,22 @@ def measure_prefix(work: Workload, folder: Path, box_s: float | None = None) -> 
     checkpoint = folder / "prefix"
     make_reward_checkpoint(checkpoint, work.size, max_positions=work.length, seed=work.seed)
     model = Int8Decoder(load_decoder(checkpoint), CsimLibrary.load("fast"))
-    figures = []
-    groups = (8, 16)
+    figures, groups = [], (8, 16)
     for group in groups:
         n_prompt = work.length // 2
         rows, counts = grpo_rows(work, group, n_prompt)
         calls = {"shared": partial(model.score, rows, counts), "apart": partial(model.score, rows)}
-        id = f"engine.prefix_reuse_gain_g{group}"
-        if compare([(calls["shared"](), calls["apart"]())]).n_different:
-            figures.append(missing(id, "1", "sharing changed a result"))
-            continue
-        times = timed_rounds(calls, work.n_rounds, box_s and box_s / len(groups))
-        ratios = round_ratios(times["apart"], times["shared"])
-        computed = segments_of(rows, counts).n_tokens
-        ideal = sum(map(len, rows)) / computed
-        note = (
-            f"groups of {group}: {n_prompt} prompt tokens shared, {work.length - n_prompt} of each "
-            f"completion; {ideal:.2f} times fewer tokens are computed; one thread of this host"
-        )
-        figures.append(Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), note=note))
+        words = {
+            "group": group,
+            "n_prompt": n_prompt,
+            "n_completion": work.length - n_prompt,
+            "ideal": sum(map(len, rows)) / segments_of(rows, counts).n_tokens,
+        }
+        ratios: list[float] = []
+        if not compare([(calls["shared"](), calls["apart"]())]).n_different:
+            times = timed_rounds(calls, work.n_rounds, box_s and box_s / len(groups))
+            ratios = round_ratios(times["apart"], times["shared"])
+        figures.append(FIGURES.median("engine.prefix_reuse_gain_g{group}", ratios, words=words))
     return figures
 
 

@@ -17,18 +17,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.harness.command import default_path, run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, BUSY_ENOUGH, HUNDREDTH, TENTH
+from benchmarks.harness import Figure, run_benchmark
+from benchmarks.harness.command import default_path
 from benchmarks.studies.physics.audit import checks, violations
 from benchmarks.studies.physics.figures import figures
 from benchmarks.studies.physics.map import QUICK, SIDES, Axes
-from benchmarks.studies.physics.map_file import write_map
+from benchmarks.studies.physics.map_files import draw, write_map
 from benchmarks.studies.physics.paper import rows
-from benchmarks.studies.physics.passes import IDLE_HIGH_W
-from benchmarks.studies.physics.plot import draw
+from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
+    BUSY_ENOUGH,
+    HUNDREDTH,
+    IDLE_HIGH_W,
+    TENTH,
+)
 from benchmarks.studies.physics.ranges import Maps, RangedMap, ends_of, ranged_maps
-from benchmarks.studies.physics.tables import WIDTH, how, short_range, tables
+from benchmarks.studies.physics.tables import WIDTH, WORDS, how, short_range, tables
 from ecorl.bench.machine import describe_machine
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.engines.fpga.estimate import declared_dsps, standing_of_kernels
@@ -71,12 +75,11 @@ def _print_full_power(console: Console, full_w: float, maps: Maps) -> None:
         for ranged in (maps.ranged, maps.full_power):
             won = [100 * one.won_share(side, BUSY_ENOUGH) for one in ranged.all]
             best = [one.best_of(side, BUSY_ENOUGH).ratio for one in ranged.all]
-            parts.append(
-                f"{won[0]:.1f} % ({min(won):.1f} to {max(won):.1f}) of cells won at a duty of 0.1 "
-                f"or more, best {best[0]:.2f} x ({short_range(ends_of(best))})"
-            )
-        line = f"{side}: {parts[0]}; were the H100 at {full_w:.0f} W where memory rules too: "
-        console.print(line + parts[1], highlight=False)
+            words = {"won": won, "won_low": min(won), "won_high": max(won), "best": best}
+            words["ends"] = short_range(ends_of(best))
+            parts.append(WORDS["full_power_part"].format(**words))
+        line = WORDS["full_power"].format(side=side, parts=parts, full_w=full_w)
+        console.print(line, highlight=False)
 
 
 def _print_idle(console: Console, idle_w: float, maps: Maps) -> None:
@@ -86,15 +89,10 @@ def _print_idle(console: Console, idle_w: float, maps: Maps) -> None:
         for accounting in (TENTH, HUNDREDTH):
             best = [one.found.best_of(side, (accounting,)).ratio for one in maps[:2]]
             ends = ends_of(one.best_of(side, (accounting,)).ratio for one in maps.ranged.all)
-            parts.append(
-                f"{best[0]:.2f} x and {best[1]:.2f} x ({short_range(ends)} by all intervals) at a "
-                f"duty of {accounting.duty}"
-            )
-        line = (
-            f"{side}: the best cell with the H100 idle at {idle_w:.0f} W and at "
-            f"{IDLE_HIGH_W:.0f} W: {', '.join(parts)}"
-        )
-        console.print(line, highlight=False)
+            words = {"best": best, "ends": short_range(ends), "duty": accounting.duty}
+            parts.append(WORDS["idle_part"].format(**words))
+        words = {"idle_w": idle_w, "idle_high_w": IDLE_HIGH_W, "parts": ", ".join(parts)}
+        console.print(WORDS["idle"].format(side=side, **words), highlight=False)
 
 
 def _write(options: argparse.Namespace, ranged: RangedMap, gpu: DeviceProfile) -> None:

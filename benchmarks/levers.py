@@ -4,6 +4,12 @@ Placement, clocks, overlap, FP8 in training and timing, alone and together, at a
 longer, in four jobs: PPO and GRPO of a 70 B policy on 32 H100 and of an 8 B one on 8. All is
 modelled: clocks by published figures, nothing is set. Timing is replayed along recorded grids
 (``--traces``); with ``--write`` what was found goes into the package, where plans read it.
+
+A job of a week trains from many starts on along a recording, by the default controller, which
+knows no more than the past (`ecorl.controllers.horizon`). It pauses and goes on, or changes its
+width, as long as it is done in time. Energy per token stays the same. What is saved hangs on the
+machines that pause: given back, they emit nothing of this job's; kept, they draw idle power, and
+timing costs joules. Both are replayed.
 """
 
 from __future__ import annotations
@@ -15,23 +21,33 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
+import numpy as np
+
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from benchmarks.studies.carbon.control.scenario import filled
 from benchmarks.studies.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
-from benchmarks.studies.lever_timing import timing_saving
 from ecorl.bench.machine import repository
 from ecorl.bench.rounds import TimeBox
-from ecorl.bench.stats import median, spread_of
+from ecorl.carbon.series import Series
+from ecorl.control import Gear
+from ecorl.controllers.catalogue import build
+from ecorl.controllers.planning.baselines import raced
+from ecorl.controllers.planning.comparison import start_times
+from ecorl.controllers.problem.table import GearTable, scaled_table
+from ecorl.controllers.problem.training import HOUR_S, Kept, TrainingProblem
+from ecorl.controllers.replay.knowledge import Knowledge
+from ecorl.controllers.replay.playing import play
 from ecorl.operate.levers import known_timings
 from ecorl.operate.levers.choice import Lever
 from ecorl.operate.levers.known_timings import SLACKS, TimingSaving, timings_toml
 from ecorl.operate.levers.study import LeverStudy, SavedShare, lever_study
 from ecorl.records import Algorithm, Provenance, Stage
+from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario
 
-MODELLED, REPLAYED, MEASURED = Provenance.MODELLED, Provenance.REPLAYED, Provenance.MEASURED
+FIGURES = FigureTable("levers")
 
 LENGTH = 1024.0
 CLUSTERS = {"70b": 32, "8b": 8}
@@ -42,8 +58,25 @@ DEVICES = (("u55c", 4), ("l4", 8), ("a100_sxm", 8))
 
 _LEAST_PLANS = 3
 
-PLAN_LIMIT = Target(high=2.0)
-"""Seconds in which the usual question is answered, interpreter included."""
+CONTROLLER = "stochastic"
+
+NODE_W, NODE_IDLE_W = 7_750.0, 1_800.0
+"""Power of a node of eight H100 that trains and of one that waits, W: that of the model behind the
+project's carbon studies, with processors, fans and memory."""
+
+JOB_DAYS = 7.0
+"""Length of a job that runs without a pause, days. Invented: a usual run of some days."""
+
+EVERY_DAYS = 30.0
+"""From one start to the next, days."""
+
+N_WIDTHS = 4
+"""Widths between which the controller may choose, evenly spaced up to all workers."""
+
+EXPONENT = 0.97
+"""Growth of the throughput with the number of workers, as in the project's carbon studies."""
+
+DAY_S = 86_400.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -123,27 +156,21 @@ def _per_cent(share: float) -> str:
 
 
 def _lever_figure(lever: Lever, studies: Mapping[str, LeverStudy]) -> Figure:
-    id = f"levers.{lever}_saved_share"
     known = {name: study.alone[lever] for name, study in studies.items() if lever in study.alone}
+    why = None if known else next(iter(studies.values())).missing[lever]
+    return _saved("levers.{lever}_saved_share", known, why=why, lever=lever)
+
+
+def _saved(key: str, known: Mapping[str, SavedShare], **more: Any) -> Figure:
+    """The mean share over the jobs, with its interval and the share of each."""
     if not known:
-        return missing(id, "1", next(iter(studies.values())).missing[lever])
-    note = (
-        f"share of a step's energy that {lever} saves alone at a step at most 2 % longer, mean of "
-        "the jobs; CO2e likewise, as the hours are the same"
+        return FIGURES.figure(key, None, **more)
+    value, low, high = (
+        statistics.fmean(getattr(one, end) for one in known.values())
+        for end in ("value", "low", "high")
     )
-    return Figure(id, _mean(known), "1", MODELLED, _spread(known), None, note)
-
-
-def _mean(saved: Mapping[str, SavedShare]) -> float:
-    return statistics.fmean(one.value for one in saved.values())
-
-
-def _spread(saved: Mapping[str, SavedShare]) -> dict[str, object]:
-    return {
-        "low": statistics.fmean(one.low for one in saved.values()),
-        "high": statistics.fmean(one.high for one in saved.values()),
-        "by_job": {name: one.value for name, one in saved.items()},
-    }
+    by_job = {name: one.value for name, one in known.items()}
+    return FIGURES.figure(key, value, {"low": low, "high": high, "by_job": by_job}, **more)
 
 
 def _timings(options: argparse.Namespace) -> list[TimingSaving]:
@@ -163,42 +190,33 @@ def _at(timings: Sequence[TimingSaving], slack: float) -> dict[str, TimingSaving
 
 def _timing_figures(timings: Sequence[TimingSaving]) -> list[Figure]:
     """Shares of the CO2e at each slack, mean over the grids; that of the 2 % first."""
-    ids = {slack: f"levers.timing_saved_share_{slack:g}" for slack in SLACKS}
-    ids[SLACKS[0]] = "levers.timing_saved_share"
     found = []
-    for slack, id in ids.items():
+    for slack in SLACKS:
         at = _at(timings, slack)
-        if not at:
-            found.append(missing(id, "1", WHY_MISSING if not timings else "left out by --quick"))
-            continue
-        note = (
-            f"share of a week's job's CO2e with {slack:g} times the time that it needs, machines "
-            "given back in a pause, mean over the grids; energy stays the same"
+        words = {"slack": slack, "at": "" if slack == SLACKS[0] else f"_{slack:g}"}
+        value, spread = None, None
+        if at:
+            value = statistics.fmean(one.saved_share for one in at.values())
+            spread = {
+                "by_grid": {name: one.saved_share for name, one in at.items()},
+                "with_widths": {name: one.width_saved_share for name, one in at.items()},
+                "machines_kept": {name: one.kept_saved_share for name, one in at.items()},
+            }
+        why = "left out by --quick" if timings else WHY_MISSING
+        found.append(
+            FIGURES.figure("levers.timing_saved_share{at}", value, spread, why=why, words=words)
         )
-        spread = {
-            "by_grid": {name: one.saved_share for name, one in at.items()},
-            "with_widths": {name: one.width_saved_share for name, one in at.items()},
-            "machines_kept": {name: one.kept_saved_share for name, one in at.items()},
-        }
-        value = statistics.fmean(one.saved_share for one in at.values())
-        found.append(Figure(id, value, "1", REPLAYED, spread, None, note))
     return found
 
 
 def _together(studies: Mapping[str, LeverStudy], timings: Sequence[TimingSaving]) -> list[Figure]:
     together = {name: study.together for name, study in studies.items()}
-    note = "share of a step's energy that all levers but timing save together, mean of the jobs"
-    value = _mean(together)
-    figures = [
-        Figure("levers.all_saved_share", value, "1", MODELLED, _spread(together), None, note)
-    ]
-    id, at = "levers.all_co2e_saved_share", _at(timings, SLACKS[0])
-    if not at:
-        return [*figures, missing(id, "1", WHY_MISSING)]
-    timed = statistics.fmean(one.saved_share for one in at.values())
-    note = "share of the CO2e that all levers with timing save together, 2 % of the time at most"
-    both = 1.0 - (1.0 - value) * (1.0 - timed)
-    return [*figures, Figure(id, both, "1", MODELLED, None, None, note)]
+    alone, at, both = _saved("levers.all_saved_share", together), _at(timings, SLACKS[0]), None
+    assert alone.value is not None  # there is a job
+    if at:
+        timed = statistics.fmean(one.saved_share for one in at.values())
+        both = 1.0 - (1.0 - alone.value) * (1.0 - timed)
+    return [alone, FIGURES.figure("levers.all_co2e_saved_share", both, why=WHY_MISSING)]
 
 
 def _plan_seconds(n: int, box: TimeBox) -> Figure:
@@ -211,12 +229,7 @@ def _plan_seconds(n: int, box: TimeBox) -> Figure:
         start_s = time.perf_counter()
         subprocess.run(command, cwd=repository(), stdout=subprocess.DEVNULL, check=True)
         taken_s.append(time.perf_counter() - start_s)
-    note = (
-        "wall-clock of `ecorl plan`, interpreter included, median; what timing saves is replayed "
-        "beforehand and read from the package, everything else is computed"
-    )
-    kept = taken_s[1:]  # the first finds cold files
-    return Figure("plan.seconds", median(kept), "s", MEASURED, spread_of(kept), PLAN_LIMIT, note)
+    return FIGURES.median("plan.seconds", taken_s[1:])  # the first finds cold files
 
 
 def _data(study: LeverStudy) -> dict[str, object]:
@@ -233,6 +246,76 @@ def _data(study: LeverStudy) -> dict[str, object]:
         "clocks": list(found.clocks),
         "overlapped_s": found.overlapped_s,
     }
+
+
+# ---------------------------------------------------------------- timing
+
+
+def timing_table(n_widths: int) -> GearTable:
+    """Make the table of a job's widths in BF16, a node being a worker.
+
+    Args:
+        n_widths: how many widths, evenly spaced up to eight nodes.
+    """
+    widths = tuple(sorted({round(8 * (i + 1) / n_widths) for i in range(n_widths)}))
+    return scaled_table(
+        widths, {Gear.BF16: 1.0}, {Gear.BF16: NODE_W}, exponent=EXPONENT, overhead=1.0,
+        provenance=Provenance.MODELLED, source="nodes of eight H100 at 7.75 kW",
+    )  # fmt: skip
+
+
+def timing_saving(grid: str, series: Series, slack: float) -> TimingSaving:
+    """Replay jobs along a recording.
+
+    Args:
+        grid: name of the recording.
+        series: the intensities, g/kWh, without missing values, in intervals of an hour.
+        slack: time that there is over the time that a job takes without a pause.
+
+    Raises:
+        ConfigError: when the recording is too short.
+    """
+    one, several = timing_table(1), timing_table(N_WIDTHS)
+    starts = start_times(series, slack * JOB_DAYS * DAY_S + HOUR_S, None, EVERY_DAYS)
+    at_once = np.array([raced(_problem(one, at, slack), series).carbon_g for at in starts])
+
+    def emitted(table: GearTable, idle_w: float) -> Float64:
+        return np.array([_played_g(_problem(table, at, slack, idle_w), series) for at in starts])
+
+    given_back, wide, kept = emitted(one, 0.0), emitted(several, 0.0), emitted(one, NODE_IDLE_W)
+    alone = 1.0 - given_back / at_once
+    shares = [1.0 - float(one.sum() / at_once.sum()) for one in (given_back, wide, kept)]
+    return TimingSaving(
+        grid=grid,
+        slack=slack,
+        saved_share=shares[0],
+        low=float(alone.min()),
+        high=float(alone.max()),
+        width_saved_share=shares[1],
+        kept_saved_share=shares[2],
+        n_starts=len(starts),
+    )
+
+
+def _played_g(problem: TrainingProblem, series: Series) -> float:
+    return play(build(CONTROLLER, problem), problem, Knowledge(series)).carbon_g
+
+
+def _problem(
+    table: GearTable, start_s: float, slack: float, idle_w: float = 0.0
+) -> TrainingProblem:
+    work_s = JOB_DAYS * DAY_S
+    most = float(table.tokens_per_s.max())
+    return TrainingProblem(
+        table,
+        tokens=most * work_s,
+        start_s=start_s,
+        # A whole number of epochs; the last hour is not always full.
+        deadline_s=start_s + HOUR_S * np.ceil(slack * work_s / HOUR_S),
+        epoch_s=HOUR_S,
+        idle_w=idle_w,
+        kept=Kept.DONE,
+    )
 
 
 if __name__ == "__main__":

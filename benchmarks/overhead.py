@@ -19,33 +19,24 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
-from rich.console import Console
 from transformers import TrainerCallback
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
-from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
-from ecorl.bench.stats import bootstrap_interval, median, spread_of
-from ecorl.config import Config, load_config
-from ecorl.engines.fpga.csim.cache import cache_folder
+from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
+from benchmarks.studies.demo_training import demo_trainer
+from ecorl.bench.rounds import TimeBox, round_ratios
 from ecorl.errors import EngineError
-from ecorl.records import Provenance
 from roll_adapters.trl.attachment import TrlAttachment
 from roll_adapters.trl.inputs.quiet import quiet
-from roll_adapters.trl.task import TaskFiles, resolve_task
-from roll_adapters.trl.trainer import build_trainer
-from roll_adapters.trl_hooks import attach
 
-MEASURED = Provenance.MEASURED
+FIGURES = FigureTable("overhead")
 PLAIN, ATTACHED, OFFLOADED = "plain", "attached", "offloaded"
 GPU_ONLY = 'placement.policy={type="static"}'
 CONCURRENT = 'placement.policy={type="static", reward="concurrent", reference="concurrent"}'
-LIMIT = 1.01
-"""A step may take one per cent longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +114,20 @@ class _Bench:
     def __init__(self, folder: Path, n_steps: int) -> None:
         self._folder, self._n_steps = folder, n_steps
         # One step to warm up, and one whose beginning ends the last timed step.
-        self._steps = f"trainer.steps={n_steps + 2}"
-        self._files: TaskFiles | None = None
+        steps = f"trainer.steps={n_steps + 2}"
+        both = "placement.profile_both_paths=false"
+        self._overrides = (steps, "trainer.save_every=100000", both)
         self._serial = 0
 
     def block(self, arm: str) -> Block:
         """Train one block and return its clocks."""
         self._serial += 1
         run_dir = self._folder / f"{self._serial}-{arm}"
-        config = self._config(arm, run_dir)
-        if self._files is None:
-            self._files = resolve_task(config, Console(file=sys.stderr))
+        policy = CONCURRENT if arm == OFFLOADED else GPU_ONLY
         with quiet():
-            trainer = build_trainer(config, self._files, run_dir / "checkpoints")
-            attachment = None if arm == PLAIN else attach(trainer, config, run_dir=run_dir)
+            trainer, attachment = demo_trainer(
+                [*self._overrides, policy], run_dir, attached=arm != PLAIN
+            )
             stamps = _Stamps(attachment)
             trainer.add_callback(stamps)
             gc.collect()
@@ -146,20 +137,6 @@ class _Bench:
                 if attachment is not None:
                     attachment.detach()
         return self._read(stamps)
-
-    def _config(self, arm: str, run_dir: Path) -> Config:
-        policy = CONCURRENT if arm == OFFLOADED else GPU_ONLY
-        return load_config(
-            "demo",
-            [
-                self._steps,
-                "trainer.save_every=100000",
-                "placement.profile_both_paths=false",
-                policy,
-                f"run_dir={run_dir}",
-                f"task.cache_dir={cache_folder().parent / 'tasks'}",
-            ],
-        )
 
     def _read(self, stamps: _Stamps) -> Block:
         begins = stamps.wall_s[1:]
@@ -178,16 +155,13 @@ class _Bench:
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     """Measure; returns the settings that the figures depend on, and the figures."""
     n_pairs, n_steps, n_offloaded = (2, 10, 1) if options.quick else (options.blocks, 50, 2)
-    blocks: dict[str, list[Block]] = {PLAIN: [], ATTACHED: [], OFFLOADED: []}
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-overhead-") as folder:
         bench = _Bench(Path(folder), n_steps)
         for arm in (PLAIN, ATTACHED):  # imports, caches, allocator: not part of any block
             _Bench(Path(folder) / "warm", 3).block(arm)
-        for order in balanced_order((PLAIN, ATTACHED), n_pairs, TimeBox(options.box_s)):
-            for arm in order:
-                blocks[arm].append(bench.block(arm))
-        for _ in range(n_offloaded):
-            blocks[OFFLOADED].append(bench.block(OFFLOADED))
+        arms = {arm: partial(bench.block, arm) for arm in (PLAIN, ATTACHED)}
+        blocks = in_turns(arms, n_pairs, TimeBox(options.box_s))
+        offloaded = [bench.block(OFFLOADED) for _ in range(n_offloaded)]
     _check_same_work(blocks[PLAIN] + blocks[ATTACHED])
     config = {
         "preset": "demo",
@@ -197,7 +171,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "order": "ABBA",
         "offloaded_blocks": n_offloaded,
     }
-    return config, figures_of(blocks[PLAIN], blocks[ATTACHED], blocks[OFFLOADED])
+    return config, figures_of(blocks[PLAIN], blocks[ATTACHED], offloaded)
 
 
 def _check_same_work(blocks: Sequence[Block]) -> None:
@@ -214,59 +188,26 @@ def figures_of(
     plain: Sequence[Block], attached: Sequence[Block], offloaded: Sequence[Block]
 ) -> list[Figure]:
     """The figures of three arms; `plain` and `attached` are paired by their rounds."""
-    ratios = round_ratios(
-        [statistics.fmean(b.step_s) for b in attached], [statistics.fmean(b.step_s) for b in plain]
-    )
-    cpu = round_ratios([b.cpu_s for b in attached], [b.cpu_s for b in plain])
-    steps_s = [statistics.fmean(b.step_s) for b in plain]
+    plain_s, attached_s = ([statistics.fmean(b.step_s) for b in arm] for arm in (plain, attached))
+    ratios = round_ratios(attached_s, plain_s)
+    # Of the fastest blocks: other programs only ever add time.
+    best = {"attached_s": min(attached_s), "plain_s": min(plain_s)}
+    fastest = best["attached_s"] / best["plain_s"]
+    sampler = [b.sampler_cpu_s / b.wall_s for b in attached if b.sampler_cpu_s is not None]
     return [
-        Figure("overhead.plain_step_s", median(steps_s), "s", MEASURED, spread_of(steps_s),
-               note="mean step of a plain block, median of the blocks"),
-        Figure("overhead.step_ratio", median(ratios), "1", MEASURED, spread_of(ratios),
-               note="attached over plain, block means of neighbours, median of the pairs"),
-        _low_end(ratios),
-        _fastest(plain, attached),
-        Figure("overhead.cpu_ratio", median(cpu), "1", MEASURED, spread_of(cpu),
-               note="CPU time of the training process, all threads, attached over plain"),
-        _hook_share("overhead.hook_share", attached, Target(high=0.01)),
-        _hook_share("overhead.hook_share_offloaded", offloaded, None),
-        _sampler_share(attached),
-    ]  # fmt: skip
+        FIGURES.median("overhead.plain_step_s", plain_s),
+        FIGURES.median("overhead.step_ratio", ratios),
+        FIGURES.interval_end("overhead.step_ratio_low", ratios, 0),
+        FIGURES.figure("overhead.step_ratio_fastest", fastest, best),
+        FIGURES.ratio("overhead.cpu_ratio", [b.cpu_s for b in attached], [b.cpu_s for b in plain]),
+        FIGURES.median("overhead.hook_share", _hook_shares(attached)),
+        FIGURES.median("overhead.hook_share_offloaded", _hook_shares(offloaded)),
+        FIGURES.median("overhead.sampler_cpu_share", sampler),
+    ]
 
 
-def _low_end(ratios: Sequence[float]) -> Figure:
-    id, limit = "overhead.step_ratio_low", Target(high=LIMIT)
-    interval = bootstrap_interval(ratios)
-    if interval is None:
-        return missing(id, "1", "too few blocks for an interval", limit)
-    note = "lower end of the 95 % bootstrap interval of step_ratio over pairs of blocks"
-    return Figure(id, interval[0], "1", MEASURED, {"interval_95": list(interval)}, limit, note)
-
-
-def _fastest(plain: Sequence[Block], attached: Sequence[Block]) -> Figure:
-    """Compare the fastest blocks: other programs only ever add time."""
-    best = [min(statistics.fmean(b.step_s) for b in arm) for arm in (attached, plain)]
-    note = "mean step of the fastest attached block over that of the fastest plain block"
-    spread: dict[str, object] = {"attached_s": best[0], "plain_s": best[1]}
-    id = "overhead.step_ratio_fastest"
-    return Figure(id, best[0] / best[1], "1", MEASURED, spread, None, note)
-
-
-def _hook_share(id: str, blocks: Sequence[Block], target: Target | None) -> Figure:
-    shares = [b.hook_s / b.wall_s for b in blocks if b.hook_s is not None]
-    if not shares:
-        return missing(id, "1", "no attached block", target)
-    note = "time inside ecorl's hooks on the training thread, barrier waits not counted"
-    return Figure(id, median(shares), "1", MEASURED, spread_of(shares), target, note)
-
-
-def _sampler_share(blocks: Sequence[Block]) -> Figure:
-    id = "overhead.sampler_cpu_share"
-    shares = [b.sampler_cpu_s / b.wall_s for b in blocks if b.sampler_cpu_s is not None]
-    if not shares:
-        return missing(id, "1", "the sampling process was not found")
-    note = "CPU time of the sampling process over wall-clock, of one core"
-    return Figure(id, median(shares), "1", MEASURED, spread_of(shares), None, note)
+def _hook_shares(blocks: Sequence[Block]) -> list[float]:
+    return [b.hook_s / b.wall_s for b in blocks if b.hook_s is not None]
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -30,23 +31,9 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
+from benchmarks.harness import Figure, run_benchmark
+from benchmarks.studies.placement import live
 from benchmarks.studies.placement.busy_core import BusyCore
-from benchmarks.studies.placement.live import (
-    CLAIM,
-    LEARNED,
-    ContentionSchedule,
-    LiveBench,
-    arms_of,
-    cores_gap,
-    live_figures,
-    missing_figures,
-    offloaded_shares,
-    own_cores,
-    take_cores,
-    write_wrong_profile,
-)
 from benchmarks.studies.placement.turns import Turns
 from ecorl.bench.rounds import TimeBox
 from ecorl.bench.stats import median
@@ -56,6 +43,9 @@ from roll_adapters.trl.inputs.quiet import quiet
 from roll_adapters.trl.task import resolve_task
 from roll_adapters.trl.trainer import build_trainer
 from roll_adapters.trl_hooks import attach
+
+FLAGS = {"--full": "policies are trained twice, and for longer"}
+"""Options without a value, and what the help says of them."""
 
 N_PROFILING = 8
 """Batches in which a policy that learns sees both sides; they are among the steps before all
@@ -70,9 +60,9 @@ LIFE_S = 900.0
 N_ROWS = 12
 
 SIZES = {
-    "policy": {"hidden_size": 128, "n_layers": 2},
-    "reference": {"hidden_size": 256, "n_layers": 3},
-    "reward": {"hidden_size": 256, "n_layers": 4},
+    "policy": {"hidden_size": 128, "num_hidden_layers": 2},
+    "reference": {"hidden_size": 256, "num_hidden_layers": 3},
+    "reward": {"hidden_size": 256, "num_hidden_layers": 4},
 }
 """Scoring is to be most of a step, so the frozen models are larger than the policy. Beside the
 reference on the host the reward is worth sending away, unless the other core is taken."""
@@ -91,38 +81,35 @@ class _Begins(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         return control
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's own options."""
-    parser.add_argument(
-        "--full", action="store_true", help="policies are trained twice, and for longer"
-    )
-
-
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     """Train with each policy in turn."""
-    why = cores_gap()
+    why = live.cores_gap()
     if why is not None:
-        return {}, missing_figures(why)
-    n_rounds, schedule = 100, ContentionSchedule(12 if options.full else 8)
+        return {}, live.missing_figures(why)
+    n_rounds, n_steps = 100, 12 if options.full else 8
     if options.quick:
-        n_rounds, schedule = 2, ContentionSchedule(4)
-    policies = arms_of(again=options.full)
+        n_rounds, n_steps = 2, 4
+    policies = live.arms_of(again=options.full)
     with tempfile.TemporaryDirectory(prefix="ecorl-bench-live-") as text, _own_affinity():
-        folder, (trainer_core, engine_core) = Path(text), own_cores()
-        with BusyCore(engine_core, LIFE_S) as busy, quiet(), _arms(folder, policies) as arms:
-            n_engines = take_cores(trainer_core, engine_core)
-            bench = LiveBench(arms, schedule, busy)
+        folder, (trainer_core, engine_core) = Path(text), live.own_cores()
+        with (
+            contextlib.closing(BusyCore(engine_core, LIFE_S)) as busy,
+            quiet(),
+            _arms(folder, policies) as arms,
+        ):
+            n_engines = live.take_cores(trainer_core, engine_core)
+            bench = live.LiveBench(arms, n_steps, busy)
             bench.warm_up(N_PROFILING + 4)
             blocks = bench.measure(
                 n_rounds, N_TUNING, TimeBox(options.box_s or (240.0 if options.full else 30.0))
             )
-        shares = {name: offloaded_shares(folder / name) for name in policies}
+        shares = {name: live.offloaded_shares(folder / name) for name in policies}
     config: dict[str, object] = {
         "policies": {name: dict(table) for name, table in policies.items()},
         "best_static": blocks.best,
-        "claim": CLAIM,
-        "steps_per_block": schedule.n_steps,
-        "rounds": len(blocks.step_s[LEARNED]),
+        "claim": live.CLAIM,
+        "steps_per_block": n_steps,
+        "rounds": len(blocks.step_s[live.LEARNED]),
         "order": "ABBA",
         "engine_processes": n_engines,
         "tuning_step_s": dict(blocks.tuning_s),
@@ -131,7 +118,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "contended_step_s": {name: median(found) for name, found in blocks.contended_s.items()},
         "offloaded_share": shares,
     }
-    return config, live_figures(blocks)
+    return config, live.live_figures(blocks)
 
 
 @contextlib.contextmanager
@@ -148,17 +135,16 @@ def _own_affinity() -> Iterator[None]:
 def _arms(folder: Path, policies: Mapping[str, Mapping[str, object]]) -> Iterator[dict[str, Turns]]:
     """A training for each policy, attached and ready for its first turn; all end with the block."""
     _write_task(folder)
-    write_wrong_profile(folder / "second_core.toml")
+    live.write_wrong_profile(folder / "second_core.toml")
     with contextlib.ExitStack() as stack:
         # All are made before the first one trains: what they do at once is not safe in threads.
         trainers = {
             name: _trainer(_config(folder, name, policy), folder / name, stack)
             for name, policy in policies.items()
         }
-        arms = {}
-        for name, trainer in trainers.items():
-            arms[name] = Turns(partial(_train, trainer))
-            stack.callback(arms[name].end)
+        arms = {name: Turns(partial(_train, trainer)) for name, trainer in trainers.items()}
+        for turns in arms.values():
+            stack.callback(turns.end)
         yield arms
 
 
@@ -180,38 +166,18 @@ def _train(trainer: Any, turns: Turns) -> None:
 
 
 def _config(folder: Path, name: str, policy: Mapping[str, object]) -> Config:
-    is_fixed = policy["type"] == "static"
-    return validate_config(
-        {
-            "name": name,
-            "run_dir": str(folder / name),
-            "task": {
-                "type": "files",
-                "policy": str(folder / "policy"),
-                "reward": str(folder / "reward"),
-                "prompts": str(folder / "prompts.jsonl"),
-            },
-            "trainer": {
-                "steps": 100_000,
-                "per_device_batch_size": N_ROWS,
-                "num_generations": 4,
-                "max_completion_length": 8,
-                "learning_rate": 1e-6,
-                "beta": 0.04,
-                "save_every": 1_000_000,
-                "log_every": 1_000_000,
-            },
-            "placement": {
-                "policy": dict(policy),
-                "energy_margin": 9.0,  # time is what is compared: joules refuse nothing
-                "n_profiling": N_PROFILING,
-                "profile_both_paths": not is_fixed,
-            },
-            "engine": {"offload": {"type": "torch"}},
-            "devices": {"accelerator": str(folder / "second_core.toml")},
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 1.0}},
-        }
-    )
+    config = tomllib.loads(Path(live.__file__).with_suffix(".toml").read_text("utf-8"))
+    config |= {"name": name, "run_dir": str(folder / name)}
+    for key in ("policy", "reward", "prompts.jsonl"):
+        config["task"][key.split(".")[0]] = str(folder / key)
+    config["trainer"]["per_device_batch_size"] = N_ROWS
+    config["placement"] |= {
+        "policy": dict(policy),
+        "n_profiling": N_PROFILING,
+        "profile_both_paths": policy["type"] != "static",
+    }
+    config["devices"] = {"accelerator": str(folder / "second_core.toml")}
+    return validate_config(config)
 
 
 def _write_task(folder: Path) -> None:
@@ -225,31 +191,25 @@ def _write_task(folder: Path) -> None:
     )
     torch.manual_seed(0)
     for name, size in SIZES.items():
-        config = _llama(tokenizer, num_labels=1, **size)
+        config = LlamaConfig(
+            **size,
+            num_labels=1,
+            vocab_size=len(tokenizer),
+            intermediate_size=4 * size["hidden_size"],
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=128,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
         kind = LlamaForSequenceClassification if name == "reward" else LlamaForCausalLM
-        model = kind(config)
-        model.save_pretrained(folder / name)
+        kind(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     prompts = [{"prompt": f"{number:040d}="} for number in range(64)]
     lines = "".join(f"{json.dumps(prompt)}\n" for prompt in prompts)
     (folder / "prompts.jsonl").write_text(lines, "utf-8")
 
 
-def _llama(tokenizer: Any, *, hidden_size: int, n_layers: int, **more: Any) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=4 * hidden_size,
-        num_hidden_layers=n_layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=128,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        **more,
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(run_benchmark("placement_live", measure, options=add_options))
+    sys.exit(run_benchmark("placement_live", measure, flags=FLAGS))

@@ -15,26 +15,42 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
-from benchmarks.studies.precision import Variant, variants
+from benchmarks.harness import Figure, FigureTable, Target, run_benchmark
+from benchmarks.harness.outliers import PLACES, plant, write_checkpoint
 from ecorl.engines.fpga.csim.cache import cache_folder
+from ecorl.engines.fpga.csim.decoder import Int8Decoder
+from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.validation import scoring
 from ecorl.engines.fpga.validation.scoring import TokenPair, different, read_pairs
 from ecorl.engines.fpga.verdict import DEFAULT_BUDGET, FlipShare, PrecisionFigures, PrecisionStudy
 from ecorl.engines.models.decoder_config import read_shape
 from ecorl.engines.protocol import Int64
 from ecorl.records import Provenance
+from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different, read_pairs
+from ecorl.engines.fpga.validation.rank_flips import (
+    FlipShare,
+    PrecisionFigures,
+    PrecisionStudy,
+    study_of,
+)
+from ecorl.engines.fpga.validation.scoring import PairTexts, decoder_scores, exact_scores
+from ecorl.engines.fpga.verdict import DEFAULT_BUDGET
+from ecorl.engines.models.checkpoint import DecoderCheckpoint, load_decoder, read_shape
+from ecorl.engines.models.equalise import equalised
+from ecorl.engines.protocol import Float32, Int64
 from roll_adapters.demo.prepare import prepare
 from roll_adapters.trl.inputs.rows import read_rows
 
+FIGURES = FigureTable("precision")
 SEED = 42
 SIZE = 50.0
 """By how much an outlier channel is larger than it was."""
@@ -98,63 +114,101 @@ def study_figures(study: PrecisionStudy, *, enough: bool = True) -> Iterable[Fig
     """Flips and shifts of each precision; no shares where the pairs are not enough."""
     for found in study.precisions:
         name = NAMES[found.name]
-        target = BUDGET if name == "int8" else None
         said = f"; the paper prints {PUBLISHED[name]}, another model" if name in PUBLISHED else ""
-        note = f"pairs ordered differently from float32; demo's reward model, seed {SEED}{said}"
-        for suffix, flips, goal in (
-            ("", found.flips, target),
-            ("_low_margin", found.low_margin, None),
-        ):
-            id = f"engine.{name}_rank_flip_share{suffix}"
-            if not enough:
-                yield missing(id, "1", f"{study.n_pairs} pairs, {MIN_PAIRS} are needed", goal)
-            else:
-                yield _share(id, flips, goal, note)
-        for suffix, value in (("mean", found.shift_mean), ("p99", found.shift_p99)):
-            id = f"engine.{name}_score_shift_{suffix}"
-            note = f"|shift| of a reward; rewards' standard deviation is {study.score_std:.3g}"
-            yield _figure(id, value, note)
+        for pairs, flips in (("", found.flips), ("_low_margin", found.low_margin)):
+            key, words = "engine.{name}_rank_flip_share{pairs}", {"name": name, "pairs": pairs}
+            target = BUDGET if name == "int8" and not pairs else None
+            why = None if enough else f"{study.n_pairs} pairs, {MIN_PAIRS} are needed"
+            yield _share(key, flips, target, why, seed=SEED, printed=said, **words)
+        for statistic, value in (("mean", found.shift_mean), ("p99", found.shift_p99)):
+            words = {"name": name, "statistic": statistic}
+            key = "engine.{name}_score_shift_{statistic}"
+            yield FIGURES.figure(key, value, std=study.score_std, words=words)
 
 
-def variant_figures(study: PrecisionStudy, planted: Iterable[Variant]) -> Iterable[Figure]:
+def variant_figures(study: PrecisionStudy, planted: Sequence[Variant]) -> Iterable[Figure]:
     """Flips of each variant, and its mean shift over that of the plain model in INT8."""
-    plain = study.of(scoring.INT8)
-    largest = 0.0
+    plain = study.of(scoring.INT8).shift_mean
     for variant in planted:
-        largest = max(largest, variant.function_shift)
-        for suffix, found, goal in (
-            ("", variant.equalised, BUDGET),
-            ("_raw", variant.raw, None),
+        for raw, found, goal, how in (
+            ("", variant.equalised, BUDGET, "equalised, as the engine runs it"),
+            ("_raw", variant.raw, None, "without equalisation"),
         ):
-            how = "without equalisation" if suffix else "equalised, as the engine runs it"
-            id = f"engine.int8_outliers_{variant.place}"
-            note = f"50x outlier channels: {variant.place}; {how}"
-            yield _share(f"{id}_flips{suffix}", found.flips, goal, note)
-            yield _figure(f"{id}_shift{suffix}", _ratio(found, plain),
-                          f"mean shift over the plain model's; {how}")  # fmt: skip
-    yield Figure("engine.outliers_function_shift", largest / study.score_std, "1",
-                 Provenance.MEASURED, target=Target(high=1e-4),
-                 note="largest float32 difference of a variant to the model, over the rewards' "
-                 "standard deviation: the variants compute the same function")  # fmt: skip
+            key, words = "engine.int8_outliers_{place}", {"place": variant.place, "raw": raw}
+            yield _share(f"{key}_flips{{raw}}", found.flips, goal, how=how, **words)
+            shift = found.shift_mean
+            ratio = None if shift is None or not plain else shift / plain
+            yield FIGURES.figure(f"{key}_shift{{raw}}", ratio, how=how, words=words)
+    largest = max((variant.function_shift for variant in planted), default=0.0)
+    yield FIGURES.figure("engine.outliers_function_shift", largest / study.score_std)
 
 
-def _ratio(found: PrecisionFigures, plain: PrecisionFigures) -> float | None:
-    if found.shift_mean is None or not plain.shift_mean:
-        return None
-    return found.shift_mean / plain.shift_mean
-
-
-def _share(id: str, flips: FlipShare, target: Target | None, note: str) -> Figure:
-    if flips.share is None or flips.interval is None:
-        return missing(id, "1", "no pair was answered", target)
+def _share(
+    key: str, flips: FlipShare, target: Target | None, why: str | None = None, **words: object
+) -> Figure:
+    if why or flips.share is None or flips.interval is None:
+        return replace(FIGURES.figure(key, None, why=why, words=words), target=target)
     spread = {"n": flips.n_pairs, "n_flips": flips.n_flips, "interval_95": list(flips.interval)}
-    return Figure(id, flips.share, "1", Provenance.EMULATED, spread, target, note)
+    return replace(FIGURES.figure(key, flips.share, spread, words=words), target=target)
 
 
-def _figure(id: str, value: float | None, note: str) -> Figure:
-    if value is None:
-        return missing(id, "1", "no text was answered")
-    return Figure(id, value, "1", Provenance.EMULATED, note=note)
+# ---------------------------------------------------------------- variants
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A model with outlier channels in one place, or in all.
+
+    Attributes:
+        place: one of `benchmarks.harness.outliers.PLACES`, or ``all``.
+        function_shift: largest difference of its float32 score to the model's own.
+        equalised: INT8 as the engine runs it.
+        raw: INT8 without equalisation.
+    """
+
+    place: str
+    function_shift: float
+    equalised: PrecisionFigures
+    raw: PrecisionFigures
+
+
+def variants(checkpoint: Path, pairs: Sequence[TokenPair], size: float = SIZE) -> list[Variant]:
+    """Run INT8 on a variant for each place and one for all, against each variant's own float32.
+
+    Args:
+        checkpoint: folder of a reward model.
+        pairs: held-out pairs, which the engine can run.
+        size: by how much an outlier is larger than the channel was.
+
+    Raises:
+        CheckpointError: when the model cannot be loaded.
+    """
+    texts, model = PairTexts.of(pairs), load_decoder(checkpoint)
+    plain = exact_scores(checkpoint, texts, 1, _silent)
+    return [
+        _variant(plant(model, places, size), name, texts, plain)
+        for name, places in [*((place, (place,)) for place in PLACES), ("all", PLACES)]
+    ]
+
+
+def _variant(planted: DecoderCheckpoint, name: str, texts: PairTexts, plain: Float32) -> Variant:
+    with tempfile.TemporaryDirectory(prefix="ecorl-outliers-") as folder:
+        write_checkpoint(planted, Path(folder))
+        exact = exact_scores(Path(folder), texts, 1, _silent)
+        stored = load_decoder(folder)
+        scores = [_int8(model, texts) for model in (equalised(stored), stored)]
+    study = study_of(exact[texts.index], {str(i): v[texts.index] for i, v in enumerate(scores)})
+    shift = float(np.abs(exact - plain).max())
+    return Variant(name, shift, study.of("0"), study.of("1"))
+
+
+def _int8(checkpoint: DecoderCheckpoint, texts: PairTexts) -> Float32:
+    decoder = Int8Decoder(checkpoint, CsimLibrary.load("fast"))
+    return decoder_scores(decoder, texts, np.ones(len(texts.rows), bool), _silent, "")
+
+
+def _silent(_n: int, _what: str) -> None:
+    """Show no progress."""
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
 from benchmarks.studies.serving import (
     CheckedAnswers,
@@ -37,11 +36,10 @@ from benchmarks.studies.serving import (
     service,
 )
 from ecorl.bench.rounds import round_ratios, timed_rounds
-from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.engine import FpgaEngine
-from ecorl.records import Provenance, Stage
+from ecorl.records import Stage
 
-MEASURED, EMULATED, MODELLED = Provenance.MEASURED, Provenance.EMULATED, Provenance.MODELLED
+FIGURES = FigureTable("serve")
 MANY, ONE, UNDELAYED = "clients_64", "one_at_a_time", "one_at_a_time_undelayed"
 CLIENTS = 64
 
@@ -117,15 +115,18 @@ def run_load(load: Load, folder: Path, box_s: float | None = None) -> tuple[Seen
     engine.close()
     options = ("--threads", "1", "--batch-delay-ms")
     with contextlib.ExitStack() as stack:
-        clients = {}
+        clients: dict[str, Clients] = {}
+
+        def join(arm: str, url: str, n: int) -> None:
+            clients[arm] = Clients(url, bodies, n)
+            stack.callback(clients[arm].close)
+
         for arm, delay_ms, n in ((MANY, load.batch_delay_ms, CLIENTS), (UNDELAYED, 0.0, 1)):
             started = service(checkpoint, folder / f"{arm}.log", *options, str(delay_ms))
             url = stack.enter_context(started)
-            clients[arm] = Clients(url, bodies, n)
-            stack.callback(clients[arm].close)
+            join(arm, url, n)
             if arm == MANY:
-                clients[ONE] = Clients(url, bodies, 1)
-                stack.callback(clients[ONE].close)
+                join(ONE, url, 1)
         readings: list[str] = []
 
         def many() -> None:
@@ -133,11 +134,7 @@ def run_load(load: Load, folder: Path, box_s: float | None = None) -> tuple[Seen
             clients[MANY].send_all()
             readings.append(clients[MANY].metrics())
 
-        calls = {
-            MANY: many,
-            ONE: clients[ONE].send_all,
-            UNDELAYED: clients[UNDELAYED].send_all,
-        }
+        calls = {MANY: many, **{arm: clients[arm].send_all for arm in (ONE, UNDELAYED)}}
         times = timed_rounds(calls, load.n_rounds, box_s)
         judged = {
             arm: reduce(add, (judge(requests, answers, truth) for answers in one.answers))
@@ -152,69 +149,31 @@ def run_load(load: Load, folder: Path, box_s: float | None = None) -> tuple[Seen
 def figures_of(seen: Seen, n_tokens: int) -> list[Figure]:
     """Make the figures of the measurements."""
     whole = reduce(add, seen.judged.values())
-    usable = whole.n_lost == 0
-    undelayed = _ratio(
-        "serve.throughput_ratio_64_undelayed", seen.times[UNDELAYED], seen.times[MANY], usable,
-        "tokens/s of 64 concurrent clients over one at a time at a service without a batch delay",
-    )  # fmt: skip
+    many_s, one, many = seen.times[MANY], seen.judged[ONE], seen.judged[MANY]
+
+    def ratio(key: str, arm: str, **words: object) -> Figure:
+        why = "requests were lost: the passes did not do the same work"
+        ratios = [] if whole.n_lost else round_ratios(seen.times[arm], many_s)
+        return FIGURES.median(key, ratios, why=why, words=words)
+
+    undelayed = ratio("serve.throughput_ratio_64_undelayed", UNDELAYED)
     known = "missing" if undelayed.value is None else f"{undelayed.value:.2f}"
-    note = (
-        "tokens/s of 64 concurrent clients over one at a time, one row a request, the same service "
-        "and requests in turns; the lone client waits batch_delay for nobody with each request: "
-        f"over one at a time at a service without that delay the ratio is {known} "
-        "(serve.throughput_ratio_64_undelayed)"
-    )
-    figures = [
-        _ratio("serve.throughput_ratio_64", seen.times[ONE], seen.times[MANY], usable, note,
-               Target(low=1.0)),
-        undelayed,
-    ]  # fmt: skip
+    figures = [ratio("serve.throughput_ratio_64", ONE, undelayed=known), undelayed]
     for id, arm in (("64", MANY), ("one", ONE), ("one_undelayed", UNDELAYED)):
         speeds = [n_tokens / time_s for time_s in seen.times[arm]]
-        note = "clients, HTTP and one engine thread on this host; tokens of all rows over time"
-        figures.append(
-            Figure(f"serve.tokens_per_s_{id}", median(speeds), "token/s", MEASURED,
-                   spread_of(speeds), note=note)
-        )  # fmt: skip
+        figures.append(FIGURES.median("serve.tokens_per_s_{arm}", speeds, arm=id))
     for q in (50, 99):
-        value = float(np.percentile(seen.latencies_ms, q))
-        note = "a request of 64 concurrent clients, sent to answered, as the client sees it"
-        figures.append(
-            Figure(f"serve.latency_p{q}_ms_64", value, "ms", MEASURED,
-                   {"n": len(seen.latencies_ms)}, note=note)
-        )  # fmt: skip
-    figures += [
-        Figure("serve.lost_requests", whole.n_lost, "1", MEASURED, {"n": whole.n}, Target(high=0),
-               "requests of all passes without an answer"),
-        Figure("serve.mixed_answers", whole.n_mixed, "1", EMULATED, {"n": whole.n}, Target(high=0),
-               "answers whose id or bits are not those of the row computed alone"),
-        _energy(seen.judged[ONE], seen.judged[MANY]),
-    ]  # fmt: skip
-    return figures
-
-
-def _ratio(
-    id: str,
-    slow: list[float],
-    fast: list[float],
-    usable: bool,
-    note: str,
-    target: Target | None = None,
-) -> Figure:
-    if not usable:
-        return missing(id, "1", "requests were lost: the passes did not do the same work", target)
-    ratios = round_ratios(slow, fast)
-    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), target, note)
-
-
-def _energy(one: CheckedAnswers, many: CheckedAnswers) -> Figure:
-    id, unit = "serve.card_energy_ratio_64", "1"
-    if not one.energy_j or not many.energy_j or one.n != many.n:
-        return missing(id, unit, "an answer came without the device's modelled energy")
-    note = (
-        "card energy of the same rows one at a time over that with 64 clients, by the cycle model"
-    )
-    return Figure(id, one.energy_j / many.energy_j, unit, MODELLED, {"n": one.n}, note=note)
+        value, n = float(np.percentile(seen.latencies_ms, q)), len(seen.latencies_ms)
+        figures.append(FIGURES.figure("serve.latency_p{q}_ms_64", value, {"n": n}, q=q))
+    is_known = one.energy_j and many.energy_j and one.n == many.n
+    energy_ratio = (one.energy_j or 0.0) / (many.energy_j or 1.0) if is_known else None
+    n_one = {"n": one.n} if is_known else None
+    return [
+        *figures,
+        FIGURES.figure("serve.lost_requests", whole.n_lost, {"n": whole.n}),
+        FIGURES.figure("serve.mixed_answers", whole.n_mixed, {"n": whole.n}),
+        FIGURES.figure("serve.card_energy_ratio_64", energy_ratio, n_one),
+    ]
 
 
 if __name__ == "__main__":

@@ -11,20 +11,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target
-from ecorl.bench.rounds import TimeBox, balanced_order
-from ecorl.bench.stats import median, spread_of
-from ecorl.records import Provenance
+from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
+from ecorl.bench.rounds import TimeBox
 from ecorl.sim.batched import BatchedEnv, batch_from
 from ecorl.sim.env import PlacementEnv, drawing_from
 from ecorl.sim.families import paper_scenarios
 from ecorl.sim.simulation import N_STAGES
 
-MEASURED = Provenance.MEASURED
+FIGURES = FigureTable("simulator")
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
@@ -37,39 +36,33 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     plain = PlacementEnv(drawing_from(scenarios))
     actions = np.random.default_rng(2).integers(0, 3, (64, n_envs))
 
-    def many() -> float:
+    def many() -> int:
         for i in range(n_steps):
             batched.step_async(actions[i % 64])
             batched.step_wait()
-        return float(n_steps * n_envs)
+        return n_steps * n_envs
 
-    def one() -> float:
+    def one() -> int:
         for episode in range(n_plain):
             plain.reset(seed=episode)
             for i in range(n_steps):
                 plain.step(actions[i % 64, episode])
-        return float(n_steps * n_plain)
+        return n_steps * n_plain
 
-    arms = {"batched": many, "plain": one}
+    def speed(arm: Callable[[], int]) -> float:
+        start_s = time.perf_counter()
+        return arm() / (time.perf_counter() - start_s)
+
+    arms = {"batched": partial(speed, many), "plain": partial(speed, one)}
     for arm in arms.values():
         arm()
-    speeds: dict[str, list[float]] = {name: [] for name in arms}
-    for order in balanced_order(list(arms), n_rounds, TimeBox(options.box_s)):
-        for name in order:
-            start_s = time.perf_counter()
-            n = arms[name]()
-            speeds[name].append(n / (time.perf_counter() - start_s))
-    ratios = [a / b for a, b in zip(speeds["batched"], speeds["plain"], strict=True)]
+    speeds = in_turns(arms, n_rounds, TimeBox(options.box_s))
     figures = [
-        Figure("env.steps_per_s", median(speeds["batched"]), "step/s", MEASURED,
-               spread_of(speeds["batched"]),
-               note="batched, one core, whole episodes with their drawing and observations"),
-        Figure("env.plain_steps_per_s", median(speeds["plain"]), "step/s", MEASURED,
-               spread_of(speeds["plain"]), note="the Gymnasium environment, one episode"),
-        Figure("env.batched_vs_plain", median(ratios), "1", MEASURED, spread_of(ratios),
-               Target(low=25.0), "steps a second of the batched form over the plain one"),
-    ]  # fmt: skip
-    return {"n_envs": n_envs, "n_rounds": len(ratios), "n_steps": n_steps}, figures
+        FIGURES.median("env.steps_per_s", speeds["batched"]),
+        FIGURES.median("env.plain_steps_per_s", speeds["plain"]),
+        FIGURES.ratio("env.batched_vs_plain", speeds["batched"], speeds["plain"]),
+    ]
+    return {"n_envs": n_envs, "n_rounds": len(speeds["plain"]), "n_steps": n_steps}, figures
 
 
 if __name__ == "__main__":

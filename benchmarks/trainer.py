@@ -14,29 +14,19 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
-from benchmarks.studies.trainer.accumulation import accumulated_trainings
-from benchmarks.studies.trainer.convergence import (
-    ABLATIONS,
-    FIRST_SEED,
-    LONG,
-    QUICK,
-    TrainingRecipe,
-    study,
-)
-from benchmarks.studies.trainer.elastic_figures import elastic_figures
-from benchmarks.studies.trainer.figures import (
-    MIN_SEEDS,
-    accumulation_figure,
-    convergence_figures,
-    optimizer_figures,
-    switch_figure,
-)
+from benchmarks.harness import Figure, run_benchmark
+from benchmarks.studies.trainer import convergence
+from benchmarks.studies.trainer.accumulation import accumulated_trainings, accumulation_figure
+from benchmarks.studies.trainer.convergence_figures import MIN_SEEDS, convergence_figures
+from benchmarks.studies.trainer.elastic import ray_here, width_change
 from benchmarks.studies.trainer.language_model import corpus
-from benchmarks.studies.trainer.optimizers import adamw_equal, adamw_times
-from benchmarks.studies.trainer.switching import switch_times
-from benchmarks.studies.trainer.weight_casts import cast_figure, cast_times
+from benchmarks.studies.trainer.lost_steps import lost_steps
+from benchmarks.studies.trainer.optimizers import optimizer_figures
+from benchmarks.studies.trainer.switching import switch_figure, switch_times
+from benchmarks.studies.trainer.weight_casts import weight_casts
+
+FLAGS = {"--long": "more seeds, longer trainings, all ablations"}
+"""Options without a value, and what the help says of them."""
 
 BOX_S = 75.0
 """Time of everything, s."""
@@ -51,28 +41,27 @@ LONG_SEEDS = 5
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
     """Measure; returns the settings that the figures depend on, and the figures."""
     part = 0.2 if options.quick else (options.box_s or BOX_S) / BOX_S
-    recipe = QUICK if options.quick else LONG if options.long else TrainingRecipe()
+    recipe = convergence.TrainingRecipe()
+    if options.quick or options.long:
+        recipe = convergence.QUICK if options.quick else convergence.LONG
     if options.long:
-        found = study(LONG_SEEDS, recipe, None, ABLATIONS, ablate_all=True)
+        found = convergence.study(LONG_SEEDS, recipe, None, convergence.ABLATIONS, ablate_all=True)
     else:
-        n_seeds = 1 if options.quick else MIN_SEEDS
-        found = study(n_seeds, recipe, part * STUDY_S, () if options.quick else FIRST_SEED)
-    figures = optimizer_figures(adamw_equal(), adamw_times(part * OPTIMIZER_S))
-    figures += convergence_figures(found)
-    figures.append(switch_figure(switch_times(part * SWITCH_S)))
-    figures.append(cast_figure(cast_times(part * CAST_S)))
-    figures.append(accumulation_figure(accumulated_trainings()))
-    figures += elastic_figures(part * WIDTH_S, 12 if options.quick else 40)
+        n_seeds, ablations = (1, ()) if options.quick else (MIN_SEEDS, convergence.FIRST_SEED)
+        found = convergence.study(n_seeds, recipe, part * STUDY_S, ablations)
+    figures = [
+        *optimizer_figures(part * OPTIMIZER_S),
+        *convergence_figures(found),
+        switch_figure(switch_times(part * SWITCH_S)),
+        weight_casts(part * CAST_S),
+        accumulation_figure(accumulated_trainings()),
+    ]
+    with ray_here():
+        n_steps = 12 if options.quick else 40
+        figures += [width_change(part * WIDTH_S), lost_steps(n_steps)]
     settings = {"recipe": asdict(recipe), "text": corpus().digest, "long": options.long}
     return settings, figures
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's own options."""
-    parser.add_argument(
-        "--long", action="store_true", help="more seeds, longer trainings, all ablations"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(run_benchmark("trainer", measure, options=options))
+    sys.exit(run_benchmark("trainer", measure, flags=FLAGS))

@@ -134,8 +134,7 @@ def _is_resumed(frame: FrameType) -> bool:
 
 def decision(profiler: Profiler, folder: Path) -> Profile:
     """The usual one of many in different states."""
-    from benchmarks.studies.placement.decision import deciding
-    from benchmarks.studies.placement.run_decisions import RunDecisions
+    from benchmarks.studies.placement.decisions import RunDecisions, deciding
 
     run = RunDecisions(deciding())
     found = []

@@ -28,6 +28,7 @@ def run_benchmark(
     measure: Measure,
     argv: Sequence[str] | None = None,
     options: Callable[[argparse.ArgumentParser], None] | None = None,
+    flags: Mapping[str, str] | None = None,
 ) -> int:
     """Measure, print one line a figure, write the JSON.
 
@@ -39,6 +40,7 @@ def run_benchmark(
         measure: does the work.
         argv: arguments; those of the process when None.
         options: adds the benchmark's own options.
+        flags: its own options without a value, and what the help says of them.
 
     Returns:
         Exit code: 0; 1 or 2 for an error; 3 with ``--check`` when a target falls short.
@@ -47,6 +49,8 @@ def run_benchmark(
     add_shared_options(parser)
     if options is not None:
         options(parser)
+    for flag, said in (flags or {}).items():
+        parser.add_argument(flag, action="store_true", help=said)
     chosen = parser.parse_args(argv)
     machine, start_s, load = describe_machine(), time.monotonic(), load_1min()
     try:

@@ -50,10 +50,7 @@ def reward_run(
         n_completion: completion tokens of each row.
         n_rounds: calls, each of all rows.
     """
-    tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
-    want = Int8Decoder(tensors, library).score(rows, n_completion)
-    card = CardDecoder(tensors, library, emulated(csim_container("fast"), (0,)).setups)
-    return _run(card, lambda: card.score(rows, n_completion), want, n_rounds)
+    return _run(checkpoint, lambda decoder: decoder.score(rows, n_completion), n_rounds)
 
 
 def logprob_run(
@@ -67,22 +64,24 @@ def logprob_run(
         n_completion: completion tokens of each row.
         n_rounds: calls, each of all rows.
     """
-    tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
 
     def joined(decoder: Int8Decoder | CardDecoder) -> Float32:
         return np.concatenate(decoder.logprobs(rows, n_completion, 0.9))
 
-    want = joined(Int8Decoder(tensors, library))
+    return _run(checkpoint, joined, n_rounds)
+
+
+def _run(
+    checkpoint: Path, answer: Callable[[Int8Decoder | CardDecoder], Float32], n_rounds: int
+) -> HostRun:
+    tensors, library = load_decoder(checkpoint), CsimLibrary.load("fast")
+    want = answer(Int8Decoder(tensors, library))
     card = CardDecoder(tensors, library, emulated(csim_container("fast"), (0,)).setups)
-    return _run(card, lambda: joined(card), want, n_rounds)
-
-
-def _run(card: CardDecoder, ask: Callable[[], Float32], want: Float32, n_rounds: int) -> HostRun:
     pairs, shares = [], []
     total_s = hidden_s = 0.0
     try:
         for _ in range(n_rounds):
-            pairs.append((want, ask()))
+            pairs.append((want, answer(card)))
             status = card.status()[0]
             taken_s, covered_s = status.transfer_s - total_s, status.hidden_s - hidden_s
             total_s, hidden_s = status.transfer_s, status.hidden_s

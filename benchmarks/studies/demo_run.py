@@ -1,8 +1,9 @@
-"""One whole ``ecorl run --config demo`` in empty folders, read back from its ledger."""
+"""One whole ``ecorl run --config demo`` in empty folders, and an installation from a clone."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,13 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ecorl.bench.machine import repository
 from ecorl.errors import RunError
 from ecorl.ledger import LedgerReader
 from ecorl.records import EventKind, Stage
 from ecorl.report.model import PairedGain, RankFlips
 from ecorl.report.training import paired_gains, rank_flips
 
+TARGET = "install"
+"""The Makefile's target that makes the environment and nothing else."""
+
 _TIMEOUT_S = 900.0  # five times the target; a run that hangs ends here
+_INSTALL_TIMEOUT_S = 1200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +149,54 @@ def read_demo(run_dir: Path, seed: int, run_s: float) -> DemoRun:
         flips=next(iter(rank_flips(evaluations)), None),
         n_faults=n_faults,
     )
+
+
+# ---------------------------------------------------------------- installation
+
+
+def install_gap() -> str | None:
+    """Tell why an installation cannot be measured from here; None when it can."""
+    root = repository()
+    if not (root / ".git").exists():
+        return f"{root} is not a git checkout"
+    makefile = root / "Makefile"
+    text = makefile.read_text("utf-8", "replace") if makefile.is_file() else ""
+    if not re.search(rf"^{TARGET}\s*:", text, re.M):
+        return f"{makefile} has no target {TARGET}"
+    tracked = subprocess.run(
+        ["git", "ls-files", "--error-unmatch", "Makefile"],
+        cwd=root,
+        capture_output=True,
+        check=False,
+    )
+    return None if tracked.returncode == 0 else "the Makefile is not committed, a clone lacks it"
+
+
+def measure_install(folder: Path) -> dict[str, float]:
+    """Clone the checkout's last commit and install it, with pip's download cache switched off.
+
+    Args:
+        folder: an empty folder for the clone and its environment.
+
+    Returns:
+        Wall-clock times ``clone_s`` and ``install_s``, s.
+
+    Raises:
+        RunError: when a step fails.
+    """
+    gap = install_gap()
+    if gap is not None:
+        raise RunError(gap)
+    clone = folder / "clone"
+    # Nothing may point the clone at this environment or at a cache.
+    dropped = {"VIRTUAL_ENV", "VENV", "PYTHONPATH", "PYTHONHOME"}
+    dropped |= {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    bare = {key: value for key, value in os.environ.items() if key not in dropped}
+    bare["PIP_NO_CACHE_DIR"] = "1"
+    start_s = time.perf_counter()
+    source = f"file://{repository()}"
+    run_logged(["git", "clone", "--quiet", source, str(clone)], folder / "clone.log", timeout_s=120)
+    cloned_s = time.perf_counter()
+    log = folder / "install.log"
+    run_logged(["make", TARGET], log, timeout_s=_INSTALL_TIMEOUT_S, environment=bare, cwd=clone)
+    return {"clone_s": cloned_s - start_s, "install_s": time.perf_counter() - cloned_s}

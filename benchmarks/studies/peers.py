@@ -47,11 +47,7 @@ def make_reward_checkpoint(folder: Path, size: ModelSize, max_positions: int, se
     Raises:
         MissingToolError: without torch and transformers.
     """
-    torch, transformers = _import_torch()
-    config = _llama_config(size, max_positions)
-    with torch.random.fork_rng(devices=[]), _quiet_export():
-        torch.manual_seed(seed)
-        model = transformers.LlamaForSequenceClassification(config)
+    with _random_model("LlamaForSequenceClassification", size, max_positions, seed) as model:
         # Five times the usual start of the head: rewards of rows then differ by about 1.
         model.score.weight.data.mul_(5.0)
         model.save_pretrained(folder)
@@ -69,16 +65,15 @@ def make_lm_checkpoint(folder: Path, size: ModelSize, max_positions: int, seed: 
     Raises:
         MissingToolError: without torch and transformers.
     """
+    with _random_model("LlamaForCausalLM", size, max_positions, seed) as model:
+        model.save_pretrained(folder)
+
+
+@contextmanager
+def _random_model(kind: str, size: ModelSize, max_positions: int, seed: int) -> Iterator[Any]:
+    """A model of a class of transformers with random weights, while nothing is printed."""
     torch, transformers = _import_torch()
-    config = _llama_config(size, max_positions)
-    with torch.random.fork_rng(devices=[]), _quiet_export():
-        torch.manual_seed(seed)
-        transformers.LlamaForCausalLM(config).save_pretrained(folder)
-
-
-def _llama_config(size: ModelSize, max_positions: int) -> Any:
-    _, transformers = _import_torch()
-    return transformers.LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=size.vocab_size,
         hidden_size=size.hidden_size,
         intermediate_size=size.intermediate_size,
@@ -90,6 +85,9 @@ def _llama_config(size: ModelSize, max_positions: int) -> Any:
         pad_token_id=0,
         tie_word_embeddings=False,
     )
+    with torch.random.fork_rng(devices=[]), _quiet_export():
+        torch.manual_seed(seed)
+        yield getattr(transformers, kind)(config)
 
 
 class Scorer(Protocol):

@@ -124,39 +124,33 @@ class LoadConnection:
         self._port = int(port)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send JSON and return status and body of the response.
+    async def ask(self, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Send a request and return status and body of the response.
 
         Args:
             path: of the endpoint.
-            body: JSON.
+            body: JSON to post; None for a GET request.
 
         Raises:
             OSError: when the connection breaks.
             EOFError: when it ends before the whole answer.
         """
-        lines = (f"POST {path} HTTP/1.1", f"Host: {self._host}", "Content-Type: application/json")
-        return await self._exchange(lines, body)
-
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """Send a GET request and return status and body; raises as `post`."""
-        return await self._exchange((f"GET {path} HTTP/1.1", f"Host: {self._host}"), b"")
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._streams
+        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"Host: {self._host}"]
+        lines += [] if body is None else ["Content-Type: application/json"]
+        head = "\r\n".join((*lines, f"Content-Length: {len(body or b'')}", "", ""))
+        writer.write(head.encode("ascii") + (body or b""))
+        first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in rest if line)
+        return int(first.split()[1]), await reader.readexactly(int(headers["content-length"]))
 
     def close(self) -> None:
         """Close the connection."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
-
-    async def _exchange(self, lines: Sequence[str], body: bytes) -> tuple[int, bytes]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port)
-        reader, writer = self._streams
-        head = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", ""))
-        writer.write(head.encode("ascii") + body)
-        first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in rest if line)
-        return int(first.split()[1]), await reader.readexactly(int(headers["content-length"]))
 
 
 class Clients:
@@ -187,7 +181,7 @@ class Clients:
 
     def metrics(self) -> str:
         """Read the service's metrics."""
-        return self._loop.run(self._connections[0].get("/metrics"))[1].decode()
+        return self._loop.run(self._connections[0].ask("/metrics"))[1].decode()
 
     def close(self) -> None:
         """Close the connections."""
@@ -217,7 +211,7 @@ async def _ask(connection: LoadConnection, path: str, body: bytes) -> Answered:
     status, answer = None, b""
     try:
         async with asyncio.timeout(_ANSWER_S):
-            status, answer = await connection.post(path, body)
+            status, answer = await connection.ask(path, body)
     except (OSError, EOFError, asyncio.LimitOverrunError):  # a time-out is an OSError too
         connection.close()
     return Answered(status, answer, time.perf_counter() - start_s)

@@ -6,8 +6,7 @@ import contextlib
 import shutil
 import sqlite3
 
-from benchmarks.studies.hidden_runs.ledger_writer import write_ledger
-from benchmarks.studies.hidden_runs.scenario import hidden_scenario
+from benchmarks.studies.hidden_runs import hidden_scenario, write_ledger
 from ecorl.ledger import LEDGER_FILE
 
 PLAIN = hidden_scenario(3, n_iterations=240)

@@ -146,73 +146,43 @@ def checks(card: DeviceProfile, gpu: DeviceProfile) -> tuple[Check, ...]:
         card: profile of the U55C.
         gpu: profile of the H100.
     """
-    derived = {
-        **_powers(), **_ratios(), **_times(gpu), **_links(), **_shares(card), **_sums(),
-    }  # fmt: skip
+    derived = _derived(card, gpu)
     return tuple(Check(**(printed | {"derived": derived[printed["id"]]})) for printed in CHECKS)
 
 
-def _powers() -> dict[str, float]:
-    """Derive power: tokens/ms over tokens/J is one, as are energy and tokens of a batch."""
-    card_j = U55C_TOKENS_PER_J * U55C_POWER_W
+def _derived(card: DeviceProfile, gpu: DeviceProfile) -> dict[str, float]:
+    """What the paper's other figures give for each printed one, by the id of the check."""
+    total_ms, h100_ms = PRINTED["total_ms"], PRINTED["h100_ms"]
+    tokens_per_ms, h100_w = U55C_TOKENS_PER_S / 1e3, DESIGN["h100_w"]
+    sent, link = N_ROWS * LONG * DESIGN["embedding_width"], DESIGN["link_bytes_per_s"]
+    kernels = ("mha_int8", "gemm_int8", "kv_cache_router", "score_aggregator")
+    ratio, peak = U55C_TOKENS_PER_J / H100_TOKENS_PER_J, gpu.value("peak_bf16_flops")
     return {
+        # Tokens/ms over tokens/J is power, as are energy and tokens of a batch.
         **{f"{name.lower()}_power": 1e3 * rate / per_j for name, (rate, per_j) in TABLE_3.items()},
-        "card_batch": card_j * PRINTED["total_ms"] / 1e3,
-        "h100_batch": H100_TOKENS_PER_J * DESIGN["h100_w"] * PRINTED["h100_ms"] / 1e3,
-    }
-
-
-def _ratios() -> dict[str, float]:
-    """Card over H100, tokens/J."""
-    printed = U55C_TOKENS_PER_J / H100_TOKENS_PER_J
-    powers = DESIGN["h100_w"] / DESIGN["inference_w"]
-    return {
-        "ratio_abstract": printed,
-        "ratio_figure_2": printed,
-        "ratio_powers": powers * PRINTED["h100_ms"] / PRINTED["total_ms"],
-    }
-
-
-def _times(gpu: DeviceProfile) -> dict[str, float]:
-    """Times of one batch, ms."""
-    total_ms, tokens_per_ms = PRINTED["total_ms"], U55C_TOKENS_PER_S / 1e3
-    peak = gpu.value("peak_bf16_flops")
-    return {
+        "card_batch": U55C_TOKENS_PER_J * U55C_POWER_W * total_ms / 1e3,
+        "h100_batch": H100_TOKENS_PER_J * h100_w * h100_ms / 1e3,
+        # Card over H100, tokens/J.
+        "ratio_abstract": ratio,
+        "ratio_figure_2": ratio,
+        "ratio_powers": h100_w / DESIGN["inference_w"] * h100_ms / total_ms,
+        # Times of one batch, ms.
         "lemma_total": total_ms,
         "batch_ms": N_ROWS * LONG / tokens_per_ms,
         "gemm_stream": stream_ms(1e9 * PRINTED["hbm_gemm_int8"]),
         "h100_peak": 1e3 * (tokens_per_ms * total_ms) * OPS_PER_TOKEN / peak,
-    }
-
-
-def _links() -> dict[str, float]:
-    """What crosses PCIe: ms, GB/s and per cent of the time."""
-    sent = N_ROWS * LONG * DESIGN["embedding_width"]
-    return {
-        "dma_64": 2e3 * sent / DESIGN["link_bytes_per_s"],
-        "dma_32": 1e3 * sent / DESIGN["link_bytes_per_s"],
+        # What crosses PCIe: ms, GB/s and per cent of the time.
+        "dma_64": 2e3 * sent / link,
+        "dma_32": 1e3 * sent / link,
         "dma_rate": PRINTED["pcie_rate"],
-        "dma_share": 100.0 * PRINTED["dma_in_ms"] / PRINTED["total_ms"],
-    }
-
-
-def _shares(card: DeviceProfile) -> dict[str, float]:
-    """Resources in use, per cent of what the card has."""
-    kinds = {kind.removesuffix("s"): n for kind, n in CARD_HAS.items()}
-    return {
+        "dma_share": 100.0 * PRINTED["dma_in_ms"] / total_ms,
+        # Resources in use, per cent of what the card has.
         "dsp_share": 100.0 * DSPS / card.value("n_dsp"),
-        **{f"{kind}_share": 100.0 * PRINTED[f"{kind}s"] / n for kind, n in kinds.items()},
-    }
-
-
-def _sums() -> dict[str, float]:
-    """Sums of printed parts."""
-    kernels = ("mha_int8", "gemm_int8", "kv_cache_router", "score_aggregator")
-    kept = {name: PRINTED[f"{name}_kept"] for name in ("int8", "int4")}
-    return {
+        **{f"{kind[:-1]}_share": 100.0 * PRINTED[kind] / n for kind, n in CARD_HAS.items()},
+        # Sums of printed parts.
         "dsp_sum": DESIGN["mha_dsps"] + DESIGN["gemm_dsps"] + DESIGN["other_dsps"],
         "hbm_sum": sum(PRINTED[f"hbm_{kernel}"] for kernel in kernels),
         "total_sum": PRINTED["dma_in_ms"] + PRINTED["kernel_ms"] + PRINTED["dma_out_ms"],
-        "within_20": PRINTED["total_ms"] / PRINTED["h100_ms"],
-        **{f"{name}_sum": share + DESIGN[f"{name}_flipped"] for name, share in kept.items()},
+        "within_20": total_ms / h100_ms,
+        **{f"{n}_sum": PRINTED[f"{n}_kept"] + DESIGN[f"{n}_flipped"] for n in ("int8", "int4")},
     }

@@ -12,33 +12,30 @@ have none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 import numpy as np
 
-from benchmarks.harness.figures import Figure, Target, missing
-from benchmarks.studies.physics.accounts import (
-    ALWAYS,
-    ANYWAY,
-    BUSY_ENOUGH,
-    HUNDREDTH,
-    TENTH,
-    ChargingRule,
-    break_even_duty,
-)
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.physics.audit import Check, Violation, about_gpus, printed_figures
 from benchmarks.studies.physics.map import SIDES, BreakEvenMap, Side, params_m, params_words
 from benchmarks.studies.physics.paper import LIMITS, PaperRow
 from benchmarks.studies.physics.passes import (
+    ALWAYS,
+    ANYWAY,
     BF16,
+    BUSY_ENOUGH,
+    HUNDREDTH,
     IDLE_HIGH_W,
     PRECISIONS,
     SHAPES,
+    TENTH,
+    ChargingRule,
     Pass,
     Precision,
     bound_pass,
+    break_even_duty,
     card_pass,
     gpu_pass,
     ideal_pass,
@@ -47,7 +44,6 @@ from benchmarks.studies.physics.passes import (
 from benchmarks.studies.physics.ranges import (
     POWERS,
     SCORING_MFU,
-    Ends,
     Maps,
     RangedMap,
     corners,
@@ -55,12 +51,10 @@ from benchmarks.studies.physics.ranges import (
     scoring_mfus,
 )
 from ecorl.devices import DeviceProfile
-from ecorl.records import Provenance, StageWork
+from ecorl.records import StageWork
 
-MODELLED = Provenance.MODELLED
+FIGURES = FigureTable("fpga_physics")
 MFU, N_TOKENS = 0.5, 512
-LEAST_OF_AN_H100 = 0.031
-"""Of an H100's tokens per joule in BF16, what the kernels are held to at 7 B."""
 AT = "7 B reward model, one row of 512 tokens"
 PREFIX: dict[Side, str] = {"ours": "u55c", "ideal": "u55c_ideal", "bound": "u55c_bound"}
 WHO: dict[Side, str] = {
@@ -89,11 +83,16 @@ def figures(
         card: profile of the U55C.
         gpu: profile of the H100.
     """
+    full, full_keys = maps.full_power, ("idle_w", "mbu_decode")
     return [
-        *_at_7b(card, gpu), *_break_even(maps.ranged), *_map(maps.ranged),
-        *_at_full_power(maps.full_power, gpu), *_seldom(maps.ranged, maps.idle, gpu),
+        *_at_7b(card, gpu),
+        *_break_even(maps.ranged),
+        _above_bound(maps.ranged.found),
+        *(f for side in SIDES for f in _won(maps.ranged, side, POWERS)),
+        *(f for side in SIDES for f in _won(full, side, full_keys, gpu.value("active_w"))),
+        *_seldom(maps.ranged, maps.idle, gpu),
         *_paper(rows, checks, broken),
-    ]  # fmt: skip
+    ]
 
 
 def break_even_mfu(
@@ -119,18 +118,6 @@ def break_even_mfu(
     return gpu.value("active_w") * busy_at_peak_s / (card.energy_j - launches_j)
 
 
-Number = Callable[[DeviceProfile, float], float | None]
-"""Computes a figure from a profile of the GPU and its MFU."""
-
-
-def _spread_at_7b(gpu: DeviceProfile, number: Number) -> dict[str, object]:
-    """The interval of a figure of the comparison at 7 B, where compute rules the GPU's pass."""
-    least, most = scoring_mfus(gpu)
-    mfus = [mfu for mfu in (least, MFU, most) if mfu is not None]
-    values = [number(*one) for one in product((gpu, *corners(gpu)), mfus)]
-    return ends_of(values).spread("idle_w", SCORING_MFU)
-
-
 def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
     work = scoring(SHAPES["7b"], 1, N_TOKENS)
     own = card_pass(work, card)
@@ -140,74 +127,66 @@ def _at_7b(card: DeviceProfile, gpu: DeviceProfile) -> list[Figure]:
         "ideal": ideal_pass(work, card),
         "bound": bound_pass(work, card),
     }
-    made = []
-    for p in PRECISIONS:
+    least, most = scoring_mfus(gpu)
+    mfus = [mfu for mfu in (least, MFU, most) if mfu is not None]
 
-        def per_j(profile: DeviceProfile, mfu: float, p: Precision = p) -> float:
-            return N_TOKENS / gpu_pass(work, profile, p, mfu).energy_j
+    def figure(
+        key: str,
+        number: Callable[[DeviceProfile, float], float | None],
+        words: Mapping[str, object],
+        *,
+        judged: bool = True,
+    ) -> Figure:
+        """A figure by the GPU's profile and MFU, with its interval by the ends of both."""
+        values = [number(*one) for one in product((gpu, *corners(gpu)), mfus)]
+        value, ends = number(gpu, MFU), ends_of(values).spread("idle_w", SCORING_MFU)
+        spread = None if value is None else ends
+        return FIGURES.figure(key, value, spread, judged=judged, at=AT, words=words)
 
-        one = _per_j(f"physics.h100_{p.name.lower()}_tokens_per_j_7b", gpu_pass(work, gpu, p, MFU),
-                     f"H100 {p.name}, roofline at 50 % MFU; {AT}")  # fmt: skip
-        made.append(replace(one, spread=_spread_at_7b(gpu, per_j)))
-    for side, own in cards.items():
-        made.append(_per_j(f"physics.{PREFIX[side]}_tokens_per_j_7b", own, f"{WHO[side]}; {AT}"))
-        made += [_ratio_at_7b(side, work, gpu, p, own) for p in PRECISIONS]
-        made += _limits(side, work, gpu, own)
-    return made
+    def of_precision(precision: Precision) -> dict[str, str]:
+        return {"precision": precision.name, "precision_id": precision.name.lower()}
 
-
-def _ratio_at_7b(
-    side: Side, work: StageWork, gpu: DeviceProfile, precision: Precision, card: Pass
-) -> Figure:
-    def ratio(profile: DeviceProfile, mfu: float) -> float:
-        gpu_j, card_j = ALWAYS.energies(gpu_pass(work, profile, precision, mfu), card)
-        return gpu_j / card_j
-
-    name, is_ours = precision.name, side == "ours" and precision is BF16
-    return Figure(
-        f"physics.{PREFIX[side]}_vs_h100_{name.lower()}_7b", ratio(gpu, MFU), "1", MODELLED,
-        spread=_spread_at_7b(gpu, ratio),
-        target=Target(low=LEAST_OF_AN_H100) if is_ours else None,
-        note=f"tokens/J over those of an H100 in {name} at 50 % MFU, each with its whole board; "
-        f"{WHO[side]}; {AT}",
-    )  # fmt: skip
-
-
-def _limits(side: Side, work: StageWork, gpu: DeviceProfile, card: Pass) -> list[Figure]:
-    """Find the MFU and the duty below which the card wins at 7 B."""
-
-    def mfu_of(profile: DeviceProfile) -> float | None:
-        return break_even_mfu(work, profile, BF16, card)
-
-    def duty_of(profile: DeviceProfile, mfu: float) -> float | None:
-        return break_even_duty(gpu_pass(work, profile, BF16, mfu), card)
-
-    mfus = ends_of(mfu_of(profile) for profile in (gpu, *corners(gpu))).spread("idle_w")
-    made = []
-    for id, value, spread, what, why in (
-        ("break_even_mfu_7b", mfu_of(gpu), mfus, "MFU of an H100 in BF16 below which the card "
-         "takes fewer joules a token (the H100 at its 700 W even there)",
-         "the H100's launches alone take more"),
-        ("break_even_duty_7b", duty_of(gpu, MFU), _spread_at_7b(gpu, duty_of), "share of time that "
-         "an H100 kept for these passes alone may work (BF16, 50 % MFU) before it takes fewer "
-         "joules than the card", "the card never wins"),
-    ):  # fmt: skip
-        id, note = f"physics.{PREFIX[side]}_{id}", f"{what}; {WHO[side]}; {AT}"
-        made.append(
-            missing(id, "1", why)
-            if value is None
-            else Figure(id, value, "1", MODELLED, spread, note=note)
+    made = [
+        figure(
+            "physics.h100_{precision_id}_tokens_per_j_7b",
+            lambda profile, mfu, p=p: N_TOKENS / gpu_pass(work, profile, p, mfu).energy_j,  # type: ignore[misc]
+            of_precision(p),
         )
+        for p in PRECISIONS
+    ]
+    for side, own in cards.items():
+        words = {"card": PREFIX[side], "who": WHO[side]}
+        per_j = N_TOKENS / own.energy_j
+        made.append(FIGURES.figure("physics.{card}_tokens_per_j_7b", per_j, at=AT, words=words))
+        for p in PRECISIONS:
+
+            def ratio(
+                profile: DeviceProfile, mfu: float, p: Precision = p, own: Pass = own
+            ) -> float:
+                gpu_j, card_j = ALWAYS.energies(gpu_pass(work, profile, p, mfu), own)
+                return gpu_j / card_j
+
+            is_held = side == "ours" and p is BF16
+            key = "physics.{card}_vs_h100_{precision_id}_7b"
+            made.append(figure(key, ratio, words | of_precision(p), judged=is_held))
+        made.append(_mfu_limit(work, gpu, own, words))
+
+        def duty(profile: DeviceProfile, mfu: float, own: Pass = own) -> float | None:
+            return break_even_duty(gpu_pass(work, profile, BF16, mfu), own)
+
+        made.append(figure("physics.{card}_break_even_duty_7b", duty, words))
     return made
 
 
-def _per_j(id: str, one: Pass, note: str) -> Figure:
-    return Figure(id, N_TOKENS / one.energy_j, "token/J", MODELLED, note=note)
+def _mfu_limit(work: StageWork, gpu: DeviceProfile, card: Pass, words: dict[str, str]) -> Figure:
+    """Find the MFU below which the card wins at 7 B."""
+    value, *others = (break_even_mfu(work, profile, BF16, card) for profile in (gpu, *corners(gpu)))
+    spread = None if value is None else ends_of([value, *others]).spread("idle_w")
+    return FIGURES.figure("physics.{card}_break_even_mfu_7b", value, spread, at=AT, words=words)
 
 
 def _break_even(ranged: RangedMap) -> list[Figure]:
     """The largest model for which the card wins anywhere, under three conditions."""
-    found = ranged.found
     everywhere = "any batch, row length, precision and MFU of the map"
     conditions = (
         ("", BUSY_ENOUGH, PRECISIONS, None,
@@ -218,121 +197,79 @@ def _break_even(ranged: RangedMap) -> list[Figure]:
          f"{everywhere}; H100 dedicated and idle 99 % of the time"),
     )  # fmt: skip
     made = []
-    for side in SIDES:
-        name = "break_even_params_m" if side == "ours" else f"{side}_break_even_params_m"
-        for suffix, accountings, precisions, mfus, where in conditions:
-            every = [
-                one.largest_winner(side, accountings, precisions, each)
-                for one, each in product(ranged.all, _mfus_of(ranged, mfus))
-            ]
-            ends = ends_of(None if size is None else params_m(size) for size in every)
-            keys = POWERS if mfus is None else (*POWERS, SCORING_MFU)
-            size = found.largest_winner(side, accountings, precisions, mfus)
-            id, note = f"physics.{name}{suffix}", f"{where}; {WHO[side]}"
-            if size is None:
-                best = found.best_of(side, accountings, precisions, mfus)
-                top = ends_of(
-                    one.best_of(side, accountings, precisions, each).ratio
-                    for one, each in product(ranged.all, _mfus_of(ranged, mfus))
-                )
-                why = (
-                    f"the card wins nowhere: at best {best.ratio:.2g} x the H100's tokens/J "
-                    f"({best.words()}), {top.low:.2g} to {top.high:.2g} x by the ends of what is "
-                    f"assumed of the H100{_largest(ends, every)}; {note}"
-                )
-                made.append(replace(missing(id, "M", why), spread=ends.spread(*keys)))
-            else:
-                if ends.low is None:
-                    note += "; nowhere at the low end of what is assumed of the H100"
-                made.append(
-                    Figure(id, params_m(size), "M", MODELLED, ends.spread(*keys), note=note)
-                )
+    for side, (suffix, accountings, precisions, mfus, where) in product(SIDES, conditions):
+        # One by one where one MFU stands for scoring's.
+        each_mfus = [None] if mfus is None else [(mfu,) for mfu in ranged.scoring_mfus]
+        every = list(product(ranged.all, each_mfus))
+        sizes = [one.largest_winner(side, accountings, precisions, each) for one, each in every]
+        ends = ends_of(None if size is None else params_m(size) for size in sizes)
+        top = ends_of(one.best_of(side, accountings, precisions, each).ratio for one, each in every)
+        size = ranged.found.largest_winner(side, accountings, precisions, mfus)
+        best = ranged.found.best_of(side, accountings, precisions, mfus)
+        largest = ""
+        if ends.high is not None:
+            winner = next(one for one in sizes if one is not None and params_m(one) == ends.high)
+            largest = f", where it wins up to {params_words(winner)} at the high end"
+        nowhere = "; nowhere at the low end of what is assumed of the H100"
+        made.append(
+            FIGURES.figure(
+                "physics.{card}break_even_params_m{suffix}",
+                None if size is None else params_m(size),
+                ends.spread(*POWERS, *([] if mfus is None else [SCORING_MFU])),
+                card="" if side == "ours" else f"{side}_",
+                suffix=suffix,
+                best=best,
+                cell=best.words(),
+                top=top,
+                largest=largest,
+                where=where,
+                who=WHO[side],
+                nowhere=nowhere if ends.low is None else "",
+            )
+        )
     return made
 
 
-def _mfus_of(ranged: RangedMap, mfus: Sequence[float] | None) -> list[tuple[float, ...] | None]:
-    """The MFUs at which to find the largest winner: one by one where one stands for scoring's."""
-    return [None] if mfus is None else [(mfu,) for mfu in ranged.scoring_mfus]
-
-
-def _largest(ends: Ends, sizes: Sequence[str | None]) -> str:
-    if ends.high is None:
-        return ""
-    size = next(one for one in sizes if one is not None and params_m(one) == ends.high)
-    return f", where it wins up to {params_words(size)} at the high end"
-
-
-def _won(side: Side) -> Callable[[BreakEvenMap], float]:
-    return lambda one: one.won_share(side, BUSY_ENOUGH)
+def _above_bound(found: BreakEvenMap) -> Figure:
+    """Whether our model keeps to the silicon's bound."""
+    over = found.card_j["ours"] < found.card_j["bound"] * (1.0 - 1e-9)
+    return FIGURES.figure("physics.model_above_bound", float(np.count_nonzero(over)), n=over.size)
 
 
 def _best(side: Side, accountings: Sequence[ChargingRule]) -> Callable[[BreakEvenMap], float]:
     return lambda one: one.best_of(side, accountings).ratio
 
 
-def _map(ranged: RangedMap) -> list[Figure]:
-    """How much of the map the card wins, and whether our model keeps to the silicon's bound."""
-    found = ranged.found
-    over = found.card_j["ours"] < found.card_j["bound"] * (1.0 - 1e-9)
-    made = [
-        Figure("physics.model_above_bound", float(np.count_nonzero(over)), "1", MODELLED,
-               target=Target(high=0.0),
-               note=f"cells of {over.size:,} in which our cycle model needs fewer joules than the "
-               "bound of the silicon"),
-    ]  # fmt: skip
-    for side in SIDES:
-        share = found.won_share(side, BUSY_ENOUGH)
-        best = found.best_of(side, BUSY_ENOUGH)
-        made += [
-            Figure(f"physics.{PREFIX[side]}_cells_won_share", share, "1", MODELLED,
-                   ranged.ends(_won(side)).spread(*POWERS),
-                   note="cells with fewer joules a token than an H100 that is there anyway, or "
-                   f"dedicated at a duty of 0.1 or more; {WHO[side]}"),
-            Figure(f"physics.{PREFIX[side]}_best_ratio", best.ratio, "1", MODELLED,
-                   ranged.ends(_best(side, BUSY_ENOUGH)).spread(*POWERS),
-                   note=f"the best of these cells: {best.words()}; {WHO[side]}"),
-        ]  # fmt: skip
-    return made
-
-
-def _at_full_power(ranged: RangedMap, gpu: DeviceProfile) -> list[Figure]:
-    """How much of the map the card wins when the H100 draws its full power throughout."""
-    found, keys = ranged.found, ("idle_w", "mbu_decode")
-    watts = f"{gpu.value('active_w'):.0f} W where memory rules too, which is kind to the card"
-    made = []
-    for side in SIDES:
-        name, best = f"physics.{PREFIX[side]}", found.best_of(side, BUSY_ENOUGH)
-        won = found.won_share(side, BUSY_ENOUGH)
-        made += [
-            Figure(f"{name}_cells_won_share_full_power", won, "1", MODELLED,
-                   ranged.ends(_won(side)).spread(*keys),
-                   note=f"as {name}_cells_won_share, the H100 at {watts}; {WHO[side]}"),
-            Figure(f"{name}_best_ratio_full_power", best.ratio, "1", MODELLED,
-                   ranged.ends(_best(side, BUSY_ENOUGH)).spread(*keys),
-                   note=f"the best of these cells: {best.words()}; the H100 at {watts}; "
-                   f"{WHO[side]}"),
-        ]  # fmt: skip
-    return made
+def _won(
+    ranged: RangedMap, side: Side, keys: Sequence[str], full_w: float | None = None
+) -> list[Figure]:
+    """How much of a map the card wins; `full_w` is the H100's power where it draws all of it."""
+    best, ending = ranged.found.best_of(side, BUSY_ENOUGH), "_full_power" if full_w else ""
+    words = {"card": PREFIX[side], "who": WHO[side], "cell": best.words(), "full_w": full_w}
+    share = ranged.found.won_share(side, BUSY_ENOUGH)
+    shares = ranged.ends(lambda one: one.won_share(side, BUSY_ENOUGH)).spread(*keys)
+    ratios = ranged.ends(_best(side, BUSY_ENOUGH)).spread(*keys)
+    return [
+        FIGURES.figure(f"physics.{{card}}_cells_won_share{ending}", share, shares, words=words),
+        FIGURES.figure(f"physics.{{card}}_best_ratio{ending}", best.ratio, ratios, words=words),
+    ]
 
 
 def _seldom(ranged: RangedMap, idle: RangedMap, gpu: DeviceProfile) -> list[Figure]:
     """Give the best cells at low duty, which depend on the H100's idle power."""
-    made = []
     idles = (
         ("", ranged, gpu.value("idle_w"), POWERS),
         (f"_idle_{IDLE_HIGH_W:.0f}w", idle, IDLE_HIGH_W, POWERS[1:]),
     )
-    for side in SIDES:
-        for name, accounting in (("10pct", TENTH), ("1pct", HUNDREDTH)):
-            for suffix, one, idle_w, keys in idles:
-                best = one.found.best_of(side, (accounting,))
-                spread = one.ends(_best(side, (accounting,))).spread(*keys)
-                note = (
-                    f"the best cell with an H100 that idles at {idle_w:.0f} W (assumed): "
-                    f"{best.words()}; {WHO[side]}"
-                )
-                id = f"physics.{PREFIX[side]}_best_ratio_duty_{name}{suffix}"
-                made.append(Figure(id, best.ratio, "1", MODELLED, spread, note=note))
+    duties = (("10pct", TENTH), ("1pct", HUNDREDTH))
+    made = []
+    for side, (duty, accounting), (suffix, one, idle_w, keys) in product(SIDES, duties, idles):
+        best = one.found.best_of(side, (accounting,))
+        spread = one.ends(_best(side, (accounting,))).spread(*keys)
+        words = {"card": PREFIX[side], "duty": duty, "idle": suffix, "idle_w": idle_w}
+        words |= {"cell": best.words(), "who": WHO[side]}
+        key = "physics.{card}_best_ratio_duty_{duty}{idle}"
+        made.append(FIGURES.figure(key, best.ratio, spread, words=words))
     return made
 
 
@@ -342,38 +279,31 @@ def _paper(
     """Give the paper's figures with limit and ours, and count those that cannot be true."""
     kinds, gpus = Counter(v.kind for v in broken), about_gpus(broken)
     n_printed = printed_figures(broken)
-    above = "; ".join(f"{kinds[key]} above the {words}" for key, words in LIMITS.items())
     made = [
-        Figure("physics.paper_violations", float(n_printed), "1", Provenance.PUBLISHED,
-               note=f"distinct printed figures above a limit or against another: {len(broken)} "
-               f"findings on {n_printed} printed figures ({len(gpus)} findings on "
-               f"{printed_figures(gpus)} of them are of GPUs). {above}; {kinds['contradiction']} "
-               f"contradict other printed ones; {sum(c.holds for c in checks)} of {len(checks)} "
-               "cross-checks hold"),
-    ]  # fmt: skip
-    for row in rows:
-        id, text = f"physics.paper_{row.id}", f"{row.text} ({row.place})"
-        made.append(
-            Figure(f"{id}.published", row.published, row.unit, Provenance.PUBLISHED, note=text)
+        FIGURES.figure(
+            "physics.paper_violations",
+            float(n_printed),
+            n=len(broken),
+            n_printed=n_printed,
+            n_gpus=len(gpus),
+            n_printed_gpus=printed_figures(gpus),
+            above="; ".join(f"{kinds[key]} above the {words}" for key, words in LIMITS.items()),
+            n_against=kinds["contradiction"],
+            n_hold=sum(c.holds for c in checks),
+            n_checks=len(checks),
         )
-        made.append(
-            _or_missing(f"{id}.limit", row.limit, row.unit, f"no limit: {row.why}",
-                        f"{text}; {row.sense} the {LIMITS[row.against]}: {row.why}")
-        )  # fmt: skip
-        own = _or_missing(f"{id}.ours", row.ours, row.unit, row.note or "no such figure",
-                          f"{text}; our cycle model or roofline; {row.note}")  # fmt: skip
-        spread = None if row.ours_ends is None else row.ours_ends.spread(SCORING_MFU)
-        made.append(replace(own, spread=spread))
+    ]
+    for row in rows:
+        key, ends, against = "physics.paper_{row.id}", row.ours_ends, LIMITS[row.against]
+        spread = None if ends is None else ends.spread(SCORING_MFU)
+        why, beside = row.note or "no such figure", f"; {row.note}" if row.note else ""
+        made += [
+            FIGURES.figure(f"{key}.published", row.published, row=row),
+            FIGURES.figure(f"{key}.limit", row.limit, row=row, against=against),
+            FIGURES.figure(f"{key}.ours", row.ours, spread, why=why, row=row, beside=beside),
+        ]
     for v in broken:
-        id = f"physics.violation_{v.id}"
         kind = v.kind if v.kind == "contradiction" else f"above the {LIMITS[v.kind]}"
         unit = "" if v.unit == "1" else f" {v.unit}"
-        note = f"{kind}: {v.text}, printed {v.printed:g}{unit} against {v.other:.4g}{unit}"
-        made.append(Figure(id, v.ratio, "1", Provenance.PUBLISHED, note=f"{note}: {v.arithmetic}"))
+        made.append(FIGURES.figure("physics.violation_{v.id}", v.ratio, v=v, kind=kind, unit=unit))
     return made
-
-
-def _or_missing(id: str, value: float | None, unit: str, why: str, note: str) -> Figure:
-    if value is None:
-        return missing(id, unit, why)
-    return Figure(id, value, unit, MODELLED, note=note.rstrip("; "))

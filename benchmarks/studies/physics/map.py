@@ -1,7 +1,7 @@
 """The break-even map: where a U55C takes fewer joules a token than an H100, and by how much.
 
 Axes: model, rows, tokens a row, the GPU's precision, its MFU, and who pays for idle power
-(`benchmarks.studies.physics.accounts`). For each cell joules a token of the GPU and of the card at
+(`benchmarks.studies.physics.passes`). For each cell joules a token of the GPU and of the card at
 three levels (`benchmarks.studies.physics.passes`): our cycle model, the ideal HLS design, and the
 bound of the silicon. A ratio is tokens per joule of the card over those of the GPU: above 1 the
 card wins.
@@ -17,10 +17,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, ChargingRule
 from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
     PRECISIONS,
     SHAPES,
+    ChargingRule,
     Pass,
     Precision,
     bound_pass,
@@ -130,23 +131,6 @@ class BreakEvenMap:
         ratios = self.chosen(side, accountings)
         return float(np.count_nonzero(ratios > 1.0)) / np.count_nonzero(~np.isnan(ratios))
 
-    def best(self, side: Side, accounting: ChargingRule, precision: Precision, mfu: float) -> Cell:
-        """Find the cell in which the card stands best.
-
-        Args:
-            side: level of the card.
-            accounting: who pays for idle power.
-            precision: of the GPU.
-            mfu: share of the GPU's peak.
-        """
-        found = self.chosen(side, (accounting,), (precision,), (mfu,))[..., 0, 0, 0]
-        i, j, k = np.unravel_index(int(np.nanargmax(found)), found.shape)
-        a = self.axes
-        return Cell(
-            a.sizes[i], a.rows[j], a.tokens[k], precision.name, mfu, accounting.title,
-            float(found[i, j, k]),
-        )  # fmt: skip
-
     def best_of(
         self,
         side: Side,
@@ -162,8 +146,13 @@ class BreakEvenMap:
             precisions: of the GPU.
             mfus: shares of the GPU's peak; all of the map when None.
         """
-        each = product(accountings, precisions, self.axes.mfus if mfus is None else mfus)
-        return max((self.best(side, *one) for one in each), key=lambda cell: cell.ratio)
+        a, cells = self.axes, []
+        for charge, precision, mfu in product(accountings, precisions, mfus or a.mfus):
+            found = self.chosen(side, (charge,), (precision,), (mfu,))[..., 0, 0, 0]
+            i, j, k = np.unravel_index(int(np.nanargmax(found)), found.shape)
+            at = a.sizes[i], a.rows[j], a.tokens[k]
+            cells.append(Cell(*at, precision.name, mfu, charge.title, float(found[i, j, k])))
+        return max(cells, key=lambda cell: cell.ratio)
 
     def largest_winner(
         self,
@@ -216,20 +205,6 @@ def card_passes(card: DeviceProfile, axes: Axes) -> CardPasses:
             "bound": bound_pass(work, card),
         }
     return made
-
-
-def break_even_map(
-    card: DeviceProfile, gpu: DeviceProfile, axes: Axes, memory_w: float | None = None
-) -> BreakEvenMap:
-    """Compute the map.
-
-    Args:
-        card: profile of the U55C.
-        gpu: profile of the H100.
-        axes: what it spans.
-        memory_w: the GPU's power where memory rules, W; that of its profile when None.
-    """
-    return charge_passes(card_passes(card, axes), gpu, axes, memory_w)
 
 
 def charge_passes(

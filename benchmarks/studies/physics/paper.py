@@ -224,10 +224,7 @@ def rows(
         declared_dsps: DSPs that our kernels declare; None where they do not.
     """
     model, least = ours(card), least_work()
-    derived = {
-        **_table_2(card, model, declared_dsps), **_table_3(card, model),
-        **_figure_3(card, gpu, model), **_lemma_1(card, gpu, model),
-    }  # fmt: skip
+    derived = _derived(card, gpu, model, declared_dsps)
     words = {
         "attention_mop": least.attention / 1e6,
         "products_gop": least.products / 1e9,
@@ -257,12 +254,24 @@ def _ends(id: str, own: float, gpu: DeviceProfile) -> Ends | None:
     return ends_of(own * (mfu / ROOFLINE_MFU) ** _BY_MFU[id] for mfu in mfus)
 
 
-def _table_2(card: DeviceProfile, model: Ours, declared: int | None) -> dict[str, Derived]:
-    """Limits and our figures of Table 2; ours are missing where nothing is synthesised."""
-    hbm, least = card.value("memory_bytes_per_s") / 1e9, least_work()
+def _derived(
+    card: DeviceProfile, gpu: DeviceProfile, model: Ours, declared: int | None
+) -> dict[str, Derived]:
+    """Limits and our figures by the id of the printed one.
+
+    Ours are missing where nothing is synthesised, and of formats that our kernels do not compute;
+    those of figure 3 are for 32 rows of 32 tokens. Our H100 is the roofline at 50 % MFU with 2 N
+    operations a token.
+    """
+    least, short, per_ms = least_work(), model.short, model.tokens_per_ms
+    memory_bytes_per_s, card_w = card.value("memory_bytes_per_s"), card.value("active_w")
+    gpu_w, peak = gpu.value("active_w"), gpu.value("peak_bf16_flops")
+    hbm, stream = memory_bytes_per_s / 1e9, stream_ms(memory_bytes_per_s)
     kernels = ("mha_int8", "gemm_int8", "kv_cache_router", "score_aggregator")
     moved = model.long.memory_bytes / model.long.kernel_s / 1e9
-    return {
+    int8_rate = tokens_per_ms(array_ops_per_s(DSPS), least.ops)
+    made: dict[str, Derived] = {
+        # Table 2.
         "mha_rate": (
             tokens_per_ms(array_ops_per_s(DESIGN["mha_dsps"]), least.attention),
             model.kernel_tokens_per_ms("mha_int8"),
@@ -279,54 +288,36 @@ def _table_2(card: DeviceProfile, model: Ours, declared: int | None) -> dict[str
         **{kind: (float(n), None) for kind, n in CARD_HAS.items()},
         "clock": (card.value("clock_max_hz") / 1e6, None),
         "power": (card.value("tdp_w"), None),
-    }
-
-
-def _table_3(card: DeviceProfile, model: Ours) -> dict[str, Derived]:
-    """Limits and our figures of Table 3; our kernels compute INT8 alone."""
-    ops, made = least_work().ops, dict[str, Derived]()
-    for name, per_dsp in PER_DSP.items():
-        limit = tokens_per_ms(array_ops_per_s(DSPS, per_dsp), ops)
-        own = model.tokens_per_ms if name == "INT8" else None
-        own_per_j = None if own is None else 1e3 * own / card.value("active_w")
-        made[f"{name.lower()}_rate"] = (limit, own)
-        made[f"{name.lower()}_tokens_per_j"] = (1e3 * limit / U55C_POWER_W, own_per_j)
-    made["int8_rate_die"] = (tokens_per_ms(silicon_ops_per_s(card), ops), model.tokens_per_ms)
-    return made
-
-
-def _figure_3(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> dict[str, Derived]:
-    """Limits and our figures of figure 3; ours are for 32 rows of 32 tokens."""
-    short, ops = model.short, least_work().ops
-    stream = stream_ms(card.value("memory_bytes_per_s"))
-    sent = N_ROWS * LONG * DESIGN["embedding_width"]
-    gpu_w, peak = gpu.value("active_w"), gpu.value("peak_bf16_flops")
-    return {
-        "peak_tokens_per_j": (
-            1e3 * tokens_per_ms(array_ops_per_s(DSPS), ops) / U55C_POWER_W,
-            1e3 * model.tokens_per_ms / card.value("active_w"),
+        # Table 3, but for the formats below.
+        "int8_rate_die": (tokens_per_ms(silicon_ops_per_s(card), least.ops), per_ms),
+        # Figure 3.
+        "peak_tokens_per_j": (1e3 * int8_rate / U55C_POWER_W, 1e3 * per_ms / card_w),
+        "h100_tokens_per_j": (
+            peak / least.ops / gpu_w,
+            ROOFLINE_MFU * peak / OPS_PER_TOKEN / gpu_w,
         ),
-        # Our H100 is the roofline at 50 % MFU with 2 N operations a token, here and below.
-        "h100_tokens_per_j": (peak / ops / gpu_w, ROOFLINE_MFU * peak / OPS_PER_TOKEN / gpu_w),
-        "dma_in_ms": (1e3 * sent / LINK_BYTES_PER_S, 1e3 * short.link_s),
+        "dma_in_ms": (
+            1e3 * (N_ROWS * LONG * DESIGN["embedding_width"]) / LINK_BYTES_PER_S,
+            1e3 * short.link_s,
+        ),
         "kernel_ms": (stream, 1e3 * (short.kernel_s + short.launch_s)),
         "total_ms": (stream, 1e3 * short.time_s),
         "h100_ms": (
             stream_ms(gpu.value("memory_bytes_per_s"), 2.0 * REFERENCE_PARAMS),
             1e3 * N_ROWS * SHORT * OPS_PER_TOKEN / (ROOFLINE_MFU * peak),
         ),
+        "lemma_ms": (stream, 1e3 * short.time_s),
     }
-
-
-def _lemma_1(card: DeviceProfile, gpu: DeviceProfile, model: Ours) -> dict[str, Derived]:
-    """Limits and our figures of Lemma 1."""
-    peak = gpu.value("peak_bf16_flops")
+    for name, per_dsp in PER_DSP.items():
+        limit = tokens_per_ms(array_ops_per_s(DSPS, per_dsp), least.ops)
+        own = per_ms if name == "INT8" else None
+        own_per_j = None if own is None else 1e3 * own / card_w
+        made[f"{name.lower()}_rate"] = (limit, own)
+        made[f"{name.lower()}_tokens_per_j"] = (1e3 * limit / U55C_POWER_W, own_per_j)
+    # Lemma 1.
     forward_ms = 1e3 * 2.0 * DESIGN["policy_params"] * N_ROWS * LONG / (DESIGN["n_gpus"] * peak)
     hidden_ms = DESIGN["n_cards"] * PRINTED["forward_ms"]
-    tokens = tokens_per_ms(array_ops_per_s(DSPS), least_work().ops) * hidden_ms
-    stream = stream_ms(card.value("memory_bytes_per_s"))
-    return {
-        "lemma_ms": (stream, 1e3 * model.short.time_s),
+    return made | {
         "forward_ms": (forward_ms, forward_ms / ROOFLINE_MFU),
-        "l_max": (tokens / N_ROWS, model.tokens_per_ms * hidden_ms / N_ROWS),
+        "l_max": (int8_rate * hidden_ms / N_ROWS, per_ms * hidden_ms / N_ROWS),
     }

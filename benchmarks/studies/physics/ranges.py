@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.studies.physics.accounts import ChargingRule
 from benchmarks.studies.physics.map import (
     Axes,
     BreakEvenMap,
@@ -26,7 +25,7 @@ from benchmarks.studies.physics.map import (
     card_passes,
     charge_passes,
 )
-from benchmarks.studies.physics.passes import IDLE_HIGH_W, Precision, with_idle_w
+from benchmarks.studies.physics.passes import IDLE_HIGH_W, ChargingRule, Precision, with_idle_w
 from ecorl.devices import DeviceProfile, cheapest, dearest
 
 POWERS = ("idle_w", "mbu_decode", "busy_w", "j_per_byte")
@@ -177,26 +176,23 @@ def ranged_maps(card: DeviceProfile, gpu: DeviceProfile, axes: Axes) -> Maps:
     """
     cards = card_passes(card, axes)
     return Maps(
-        _ranged(cards, gpu, axes),
-        _ranged(cards, with_idle_w(gpu, IDLE_HIGH_W), axes),
-        _ranged(cards, gpu, axes, gpu.value("active_w")),
+        ranged_map(cards, gpu, axes),
+        ranged_map(cards, with_idle_w(gpu, IDLE_HIGH_W), axes),
+        ranged_map(cards, gpu, axes, gpu.value("active_w")),
     )
 
 
-def ranged_map(card: DeviceProfile, gpu: DeviceProfile, axes: Axes) -> RangedMap:
-    """Compute the map by the profiles as they are, with its intervals.
-
-    Args:
-        card: profile of the U55C.
-        gpu: profile of the H100.
-        axes: what it spans.
-    """
-    return _ranged(card_passes(card, axes), gpu, axes)
-
-
-def _ranged(
+def ranged_map(
     cards: CardPasses, gpu: DeviceProfile, axes: Axes, memory_w: float | None = None
 ) -> RangedMap:
+    """Compute a map with its intervals.
+
+    Args:
+        cards: of `benchmarks.studies.physics.map.card_passes`.
+        gpu: profile of the H100.
+        axes: what they span.
+        memory_w: the GPU's power where memory rules, W; that of its profile when None.
+    """
     least, most = scoring_mfus(gpu)
     assert least is not None
     assert most is not None

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, ALWAYS, ChargingRule
 from benchmarks.studies.physics.audit import Check, Violation, about_gpus, printed_figures
 from benchmarks.studies.physics.map import SIDES, Side, params_m, params_words
 from benchmarks.studies.physics.paper import LIMITS, PaperRow
-from benchmarks.studies.physics.passes import BF16, PRECISIONS, Precision
+from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
+    ALWAYS,
+    BF16,
+    PRECISIONS,
+    ChargingRule,
+    Precision,
+)
 from benchmarks.studies.physics.ranges import Ends, RangedMap, ends_of, scoring_mfus
 from ecorl.devices import DeviceProfile, cheapest, dearest
 from ecorl.devices.gpu_pass import streaming_w
 
 WIDTH = 100
+WORDS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+"""What tables, picture and printed lines say, as templates."""
 
 CARD: dict[Side, str] = {
     "ours": "our kernels, cycle model",
     "ideal": "ideal HLS design",
     "bound": "bound of the silicon, at 65 W",
 }
+Column = tuple[str, Mapping[str, Any]]
+"""Name of a column, and how its cells are set."""
 
-_CARD_AND_CHARGES = (
-    "U55C, published: what the paper prints. Three levels are modelled, none is measured:",
-    "ours, the cycle model of our kernels: 2,048 DSPs in the array of products, 245 MHz, launches,",
-    "PCIe, 73 W;",
-    "the ideal HLS design: all 9,024 DSPs busy at 300 MHz, two INT8 products each (10.8 TOPS),",
-    "the weights once at 460 GB/s, PCIe at 31.5 GB/s, 65 W (assumed): what HLS reaches at best;",
-    "the bound of the silicon: the same with the DSPs at the data sheet's 775 MHz (28.0 TOPS).",
-    "No design that makes its products in DSPs takes less time. Its joules are at the same 65 W,",
-    "which flatters the card.",
-    "Ratio: tokens/J of the card over tokens/J of the H100; the card wins above 1.",
-    "GPU there anyway: training pays the H100's idle power; a pass on it costs what it draws",
-    "above idle, one on the card costs the card's whole board.",
-    "Dedicated at duty d: the H100 is kept for these passes and works the share d of the time.",
-    "Both sides pay their idle power until the next pass.",
-)
+_FOLD: Mapping[str, Any] = {"overflow": "fold"}
+_PLAIN: Mapping[str, Any] = {"no_wrap": True}
+_RIGHT: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
 
 
 def how(card: DeviceProfile, gpu: DeviceProfile) -> tuple[str, ...]:
@@ -49,58 +50,52 @@ def how(card: DeviceProfile, gpu: DeviceProfile) -> tuple[str, ...]:
         card: profile of the U55C.
         gpu: profile of the H100.
     """
-    full_w, idle_w = gpu.value("active_w"), gpu.value("idle_w")
-    of_gpu = (
-        "H100, modelled: the longer of compute at the stated MFU and memory traffic at "
-        f"{100 * gpu.value('mbu_decode'):.0f} % of {gpu.value('memory_bytes_per_s') / 1e12:.3g} "
-        "TB/s (weights and cache once a pass), and an assumed "
-        f"{1e6 * gpu.value('launch_s'):.0f} us of launches a layer. {full_w:.0f} W where compute "
-        f"rules, {streaming_w(gpu):.0f} W where memory does, {idle_w:.0f} W during launches. Where "
-        "memory rules the stated MFU is not reached. At 10 % MFU a real H100 draws less than "
-        f"{full_w:.0f} W: low MFUs flatter the card."
-    )
-    idle = f"Idle power: {idle_w:.0f} W of the H100, {card.value('idle_w'):.1f} W of the card."
-    return (*wrap(of_gpu, WIDTH - 4), *wrap(_assumed(gpu), WIDTH - 4), *_CARD_AND_CHARGES, idle)
-
-
-def _assumed(gpu: DeviceProfile) -> str:
-    """Which assumed figures have an interval, and which have none."""
     ends = cheapest(gpu), dearest(gpu)
-    idle, power, share = (
+    idle_w, memory_w, mbu = (
         sorted(of(end) for end in ends)
-        for of in (lambda p: p.value("idle_w"), streaming_w, lambda p: p.value("mbu_decode"))
+        for of in (lambda p: p.value("idle_w"), streaming_w, lambda p: 100 * p.value("mbu_decode"))
     )
     mfus = scoring_mfus(gpu)
-    return (
-        "Intervals: the least and the most of a figure, with the H100's idle power at "
-        f"{idle[0]:.0f} and {idle[1]:.0f} W (assumed) and, where memory rules, {power[0]:.0f} W "
-        f"and {100 * share[1]:.0f} % of the bandwidth or {power[1]:.0f} W and "
-        f"{100 * share[0]:.0f} % (fitted to published decoding). Where one MFU stands "
-        "for scoring, at 50 %, also with "
-        f"{percent_words(mfus)} (assumed). Its {gpu.value('active_w'):.0f} W and its launches are "
-        "assumed without an interval, and nothing of the card has one."
+    assert mfus.low is not None
+    assert mfus.high is not None
+    words: dict[str, Any] = {
+        "full_w": gpu.value("active_w"),
+        "idle_w": gpu.value("idle_w"),
+        "card_idle_w": card.value("idle_w"),
+        "memory_w": streaming_w(gpu),
+        "mbu": 100 * gpu.value("mbu_decode"),
+        "tb_per_s": gpu.value("memory_bytes_per_s") / 1e12,
+        "launch_us": 1e6 * gpu.value("launch_s"),
+        "mfu_low": 100 * mfus.low,
+        "mfu_high": 100 * mfus.high,
+    }
+    for name, (low, high) in {"idle": idle_w, "memory": memory_w, "mbu": mbu}.items():
+        unit = "" if name == "mbu" else "_w"
+        words |= {f"{name}_low{unit}": low, f"{name}_high{unit}": high}
+    wrapped = (
+        line
+        for key in ("how_gpu", "how_intervals")
+        for line in wrap(WORDS[key].format(**words), WIDTH - 4)
     )
+    return (*wrapped, *WORDS["how_card"], WORDS["how_idle"].format(**words))
 
 
-def percent_words(ends: Ends) -> str:
-    """Two shares in percent."""
-    assert ends.low is not None
-    assert ends.high is not None
-    return f"{100 * ends.low:.0f} to {100 * ends.high:.0f} %"
+def _table(title: str, columns: Sequence[Column], caption: str = "", **options: Any) -> Table:
+    """A table as wide as the terminal; columns by name, with how their cells are set."""
+    table = Table(title=title, width=WIDTH, caption=caption or None, **options)
+    for name, setting in columns:
+        table.add_column(name, **setting)
+    return table
 
 
 def paper_table(rows: Sequence[PaperRow]) -> Table:
     """Printed figures beside their limits and ours."""
-    table = Table(title="The paper's card figures (published) beside their limits and our model",
-                  width=WIDTH)  # fmt: skip
-    for name in ("", "figure"):
-        table.add_column(name, overflow="fold")
-    table.add_column("published", justify="right", no_wrap=True)
-    table.add_column("limit", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for name in ("x limit", "ours", "x ours"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    limits = "".join(f"{key[0].upper()}: {words}.\n" for key, words in LIMITS.items())
+    columns = [
+        ("", _FOLD), ("figure", _FOLD), ("published", _RIGHT), ("limit", _RIGHT), ("", _PLAIN),
+        ("x limit", _RIGHT), ("ours", _RIGHT), ("x ours", _RIGHT), ("", _PLAIN),
+    ]  # fmt: skip
+    table = _table(WORDS["paper_title"], columns, WORDS["paper_caption"].format(limits=limits))
     last = ""
     for row in rows:
         table.add_row(
@@ -115,13 +110,6 @@ def paper_table(rows: Sequence[PaperRow]) -> Table:
             "ABOVE" if row.flagged else "",
         )
         last = row.place
-    table.caption = (
-        "x limit, x ours: how many times the published figure is as large, of times as short.\n"
-        + "".join(f"{key[0].upper()}: {words}.\n" for key, words in LIMITS.items())
-        + "ours: cycle model (modelled); none: it has no such figure, or takes the published one.\n"
-        "Below ours: at the ends of the MFU that is assumed of scoring.\n"
-        "ABOVE: beyond the limit."
-    )
     return table
 
 
@@ -132,18 +120,18 @@ def violation_table(found: Sequence[Violation], checks: Sequence[Check]) -> Tabl
         found: what cannot be true.
         checks: all checks, for their count.
     """
-    holds = sum(c.holds for c in checks)
     gpus = about_gpus(found)
-    title = (
-        f"{len(found)} findings on {printed_figures(found)} printed figures that cannot be true, "
-        "or not together"
-    )
-    table = Table(title=title, width=WIDTH)
-    table.add_column("printed", overflow="fold", ratio=4)
-    table.add_column("against", justify="right", no_wrap=True)
-    table.add_column("apart", justify="right", no_wrap=True)
-    table.add_column("how", overflow="fold", ratio=5)
-    kind = ""
+    words: dict[str, Any] = {
+        "n": len(found), "n_printed": printed_figures(found), "n_gpus": len(gpus),
+        "n_printed_gpus": printed_figures(gpus), "n_hold": sum(c.holds for c in checks),
+        "n_checks": len(checks),
+    }  # fmt: skip
+    columns = [
+        ("printed", {**_FOLD, "ratio": 4}), ("against", _RIGHT), ("apart", _RIGHT),
+        ("how", {**_FOLD, "ratio": 5}),
+    ]  # fmt: skip
+    title, caption = (WORDS[f"violation_{key}"].format(**words) for key in ("title", "caption"))
+    table, kind = _table(title, columns, caption), ""
     kinds = [*LIMITS, "contradiction"]
     for v in sorted(found, key=lambda v: kinds.index(v.kind)):
         if v.kind != kind:
@@ -153,10 +141,6 @@ def violation_table(found: Sequence[Violation], checks: Sequence[Check]) -> Tabl
         value = "" if v.kind == "contradiction" else f": {number(v.printed)} {v.unit}"
         unit = "" if v.unit == "1" else f" {v.unit}"
         table.add_row(f"{v.text}{value}", f"{number(v.other)}{unit}", times(v.ratio), v.arithmetic)
-    table.caption = (
-        f"{len(gpus)} of the findings, on {printed_figures(gpus)} printed figures, are of GPUs. "
-        f"{holds} of {len(checks)} cross-checks hold."
-    )
     return table
 
 
@@ -171,27 +155,17 @@ def break_even_table(ranged: RangedMap, side: Side) -> Table:
         ranged: the map with its intervals.
         side: level of the card.
     """
-    title = f"Where the card takes fewer joules a token: {CARD[side]}"
-    table = Table(title=title, width=WIDTH, padding=0)
-    table.add_column("who pays idle power", overflow="fold")
-    table.add_column("H100")
-    for mfu in ranged.found.axes.mfus:
-        table.add_column(f"{100 * mfu:.0f} % MFU", justify="right", no_wrap=True)
-    table.add_column("largest", justify="right", no_wrap=True)
+    mfus = ranged.found.axes.mfus
+    columns: list[Column] = [("who pays idle power", _FOLD), ("H100", {})]
+    columns += [(f"{100 * mfu:.0f} % MFU", _RIGHT) for mfu in mfus] + [("largest", _RIGHT)]
+    title = WORDS["break_even_title"].format(card=CARD[side])
+    table = _table(title, columns, WORDS["break_even_caption"], padding=0)
     for accounting in ACCOUNTINGS:
         for i, precision in enumerate(PRECISIONS):
-            cells = [
-                _share_and_best(ranged, side, accounting, precision, mfu)
-                for mfu in ranged.found.axes.mfus
-            ]
+            cells = [_share_and_best(ranged, side, accounting, precision, mfu) for mfu in mfus]
             largest = _largest(ranged, side, accounting, precision)
             table.add_row("" if i else accounting.title, precision.name, *cells, largest)
         table.add_section()
-    table.caption = (
-        "share of cells (model, rows, tokens a row) that the card wins; below it its best ratio;\n"
-        "largest: the largest model that wins in some cell of the row; below each its interval\n"
-        "at the MFU of the column, where there is more than one value"
-    )
     return table
 
 
@@ -229,15 +203,12 @@ def slice_table(ranged: RangedMap, side: Side, accounting: ChargingRule, mfu: fl
         accounting: who pays for idle power.
         mfu: share of the GPU's peak.
     """
-    mfus = ranged.scoring_mfus
-    title = (
-        f"Ratio at one row, BF16 at {100 * mfu:.0f} % MFU ({100 * mfus[0]:.0f} to "
-        f"{100 * mfus[-1]:.0f}), {accounting.title}: {CARD[side]}"
-    )
-    table = Table(title=title, width=WIDTH, padding=0)
-    table.add_column("model \\ tokens", justify="right")
-    for tokens in ranged.found.axes.tokens:
-        table.add_column(f"{tokens:,}", justify="right", no_wrap=True)
+    mfus = {"mfu": mfu, "mfu_low": ranged.scoring_mfus[0], "mfu_high": ranged.scoring_mfus[-1]}
+    percents = {key: 100 * share for key, share in mfus.items()}
+    title = WORDS["slice_title"].format(charge=accounting.title, card=CARD[side], **percents)
+    columns: list[Column] = [("model \\ tokens", {"justify": "right"})]
+    columns += [(f"{tokens:,}", _RIGHT) for tokens in ranged.found.axes.tokens]
+    table = _table(title, columns, padding=0)
     ratios, low, high = ranged.one_row(side, accounting, BF16, mfu)
     for i, size in enumerate(ranged.found.axes.sizes):
         cells = [

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 _ON, _OFF = b"1", b"0"
 _SPINS = 20_000
@@ -32,27 +31,9 @@ class BusyCore:
 
     def __init__(self, core: int, limit_s: float) -> None:
         self._is_on = False
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.studies.placement.busy_core",
-                str(core),
-                str(limit_s),
-            ],
-            stdin=subprocess.PIPE,
-        )
-
-    def __enter__(self) -> BusyCore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        command = [sys.executable, "-m", "benchmarks.studies.placement.busy_core"]
+        command += [str(core), str(limit_s)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     @property
     def is_running(self) -> bool:

@@ -14,23 +14,23 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 import tomlkit
 
-from benchmarks.harness.figures import Figure, Target, missing
+from benchmarks.harness import Figure, FigureTable, in_turns
 from benchmarks.studies.placement.busy_core import BusyCore
 from benchmarks.studies.placement.turns import Turns
-from ecorl.bench.rounds import TimeBox, balanced_order, round_ratios
-from ecorl.bench.stats import bootstrap_interval, median, spread_of
+from ecorl.bench.rounds import TimeBox, round_ratios
 from ecorl.devices import load_profile
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance
 
-MEASURED = Provenance.MEASURED
+FIGURES = FigureTable("placement_live")
 LEARNED, LOOKAHEAD = "learned", "lookahead"
 STATICS = ("static_host", "static_card")
 ON_CARD = {"reward": "concurrent", "reference": "concurrent"}
@@ -58,9 +58,6 @@ def arms_of(again: bool) -> dict[str, Mapping[str, object]]:
     return {**POLICIES, **{f"{name}{_AGAIN}": POLICIES[name] for name in twice}}
 
 
-LIMIT = 1.02
-"""A step may take two per cent longer than with the best fixed placement."""
-
 CLAIM = 4.0
 """Times as fast as this host the profile says that the second device is. Invented: a data sheet's
 peak against what small models reach differs by more."""
@@ -69,24 +66,15 @@ _SCALED_UP = ("peak_fp32_flops", "peak_int8_ops", "memory_bytes_per_s")
 _HOST_MAIN = "ecorl.engines.host_main"
 
 
-@dataclass(frozen=True, slots=True)
-class ContentionSchedule:
-    """Which steps of a block find the second device's core taken.
+def is_contended(step: int, n_steps: int) -> bool:
+    """Whether the second device's core is taken in a step: in the middle half of a block.
 
-    Attributes:
+    Args:
+        step: its number in the block; 0 is the one that is not timed.
         n_steps: timed steps of a block, a multiple of 4; one more before them is not timed.
     """
-
-    n_steps: int
-
-    def is_contended(self, step: int) -> bool:
-        """Whether the core is taken in a step: in the second and third quarter of a block.
-
-        Args:
-            step: its number in the block; 0 is the one that is not timed.
-        """
-        quarter = self.n_steps // 4
-        return quarter < step <= 3 * quarter
+    quarter = n_steps // 4
+    return quarter < step <= 3 * quarter
 
 
 @dataclass(slots=True)
@@ -182,14 +170,12 @@ class LiveBench:
 
     Args:
         arms: the trainings, by the name of their policy.
-        schedule: of the contention.
+        n_steps: timed steps of a block, as of `is_contended`.
         busy: takes the engines' core.
     """
 
-    def __init__(
-        self, arms: Mapping[str, Turns], schedule: ContentionSchedule, busy: BusyCore
-    ) -> None:
-        self._arms, self._schedule, self._busy = arms, schedule, busy
+    def __init__(self, arms: Mapping[str, Turns], n_steps: int, busy: BusyCore) -> None:
+        self._arms, self._n_steps, self._busy = arms, n_steps, busy
         self._quiet_s: dict[str, list[float]] = {}
         self._contended_s: dict[str, list[float]] = {}
 
@@ -200,7 +186,7 @@ class LiveBench:
             n_steps: how many, at least.
         """
         for name in self._arms:
-            for _ in range(-(-n_steps // (self._schedule.n_steps + 1))):
+            for _ in range(-(-n_steps // (self._n_steps + 1))):
                 self._block_s(name)
         for parts in (self._quiet_s, self._contended_s):
             parts.update((name, []) for name in self._arms)
@@ -213,29 +199,25 @@ class LiveBench:
             n_tuning: rounds of the tuning, an even number.
             box: time for all of it.
         """
-        tuning: dict[str, list[float]] = {name: [] for name in STATICS}
-        for order in balanced_order(STATICS, n_tuning):
-            for name in order:
-                tuning[name].append(self._block_s(name))
+        blocks = {name: partial(self._block_s, name) for name in self._arms}
+        tuning = in_turns({name: blocks[name] for name in STATICS}, n_tuning)
         best = min(STATICS, key=lambda name: statistics.fmean(tuning[name]))
         names = (LEARNED, best, LOOKAHEAD, f"{LEARNED}{_AGAIN}", f"{best}{_AGAIN}")
-        step_s: dict[str, list[float]] = {name: [] for name in names if name in self._arms}
-        for order in balanced_order(list(step_s), n_rounds, box):
-            for name in order:
-                step_s[name].append(self._block_s(name))
+        chosen = {name: blocks[name] for name in names if name in blocks}
+        step_s = in_turns(chosen, n_rounds, box)
         return LiveBlocks(best, tuning, step_s, self._quiet_s, self._contended_s)
 
     def _block_s(self, name: str) -> float:
         """Mean step of a block, s; its first step finds the caches of another training."""
-        schedule = self._schedule
+        contended = [is_contended(step, self._n_steps) for step in range(self._n_steps + 1)]
         try:
             steps_s = self._arms[name].run(
-                schedule.n_steps + 1, lambda step: self._busy.switch(schedule.is_contended(step))
+                len(contended), lambda step: self._busy.switch(contended[step])
             )
         finally:
             self._busy.switch(False)
         for parts, when in ((self._quiet_s, False), (self._contended_s, True)):
-            found = [s for i, s in enumerate(steps_s) if i and schedule.is_contended(i) is when]
+            found = [s for i, s in enumerate(steps_s) if i and contended[i] is when]
             parts.setdefault(name, []).append(statistics.fmean(found))
         return statistics.fmean(steps_s[1:])
 
@@ -264,20 +246,23 @@ def live_figures(blocks: LiveBlocks) -> list[Figure]:
     Args:
         blocks: as they were measured.
     """
-    best_s = _rounds_s(blocks, blocks.best)
-    ratios = {name: round_ratios(_rounds_s(blocks, name), best_s) for name in (LEARNED, LOOKAHEAD)}
-    note = f"over {blocks.best}, block means of one round, median of the rounds"
+    best, step_s = blocks.best, blocks.step_s
+    best_s, learned_s, lookahead_s = (
+        _rounds_s(blocks, name) for name in (best, LEARNED, LOOKAHEAD)
+    )
+    again = step_s.get(f"{best}{_AGAIN}")
+    again_ratios = [] if again is None else round_ratios(again, step_s[best])
+    # How far the busy process slows the trainer itself: other programs then share its core.
+    quiet_s, contended_s = blocks.quiet_s[STATICS[0]], blocks.contended_s[STATICS[0]]
+    ratios = round_ratios(learned_s, best_s)
     return [
-        _ratio("policy.live_step_ratio", ratios[LEARNED], f"learned {note}"),
-        _high(ratios[LEARNED]),
-        _ratio("policy.live_lookahead_ratio", ratios[LOOKAHEAD], f"lookahead {note}"),
-        _again(blocks),
-        _disturbance(blocks),
-        Figure(
-            "policy.live_static_step_s", median(best_s), "s", MEASURED, spread_of(best_s), None,
-            f"mean step of a block with {blocks.best}, median of the rounds",
-        ),
-    ]  # fmt: skip
+        FIGURES.median("policy.live_step_ratio", ratios, best=best),
+        FIGURES.interval_end("policy.live_step_ratio_high", ratios, 1),
+        FIGURES.ratio("policy.live_lookahead_ratio", lookahead_s, best_s, best=best),
+        FIGURES.median("policy.live_again_ratio", again_ratios, best=best),
+        FIGURES.ratio("policy.live_host_disturbance", contended_s, quiet_s),
+        FIGURES.median("policy.live_static_step_s", best_s, best=best),
+    ]
 
 
 def missing_figures(why: str) -> list[Figure]:
@@ -286,52 +271,10 @@ def missing_figures(why: str) -> list[Figure]:
     Args:
         why: the reason.
     """
-    return [
-        missing("policy.live_step_ratio", "1", why),
-        missing("policy.live_step_ratio_high", "1", why, Target(high=LIMIT)),
-        missing("policy.live_lookahead_ratio", "1", why),
-        missing("policy.live_again_ratio", "1", why),
-        missing("policy.live_host_disturbance", "1", why),
-        missing("policy.live_static_step_s", "s", why),
-    ]
-
-
-def _ratio(id: str, ratios: Sequence[float], note: str) -> Figure:
-    return Figure(id, median(ratios), "1", MEASURED, spread_of(ratios), None, note)
+    return FIGURES.all_missing(list(FIGURES), why)
 
 
 def _rounds_s(blocks: LiveBlocks, name: str) -> list[float]:
     """Mean step of a policy in each round, s, over its trainings."""
     found = [blocks.step_s[arm] for arm in (name, f"{name}{_AGAIN}") if arm in blocks.step_s]
     return [statistics.fmean(of_round) for of_round in zip(*found, strict=True)]
-
-
-def _again(blocks: LiveBlocks) -> Figure:
-    """How far two trainings of the same policy are apart."""
-    id, again = "policy.live_again_ratio", f"{blocks.best}{_AGAIN}"
-    if again not in blocks.step_s:
-        return missing(id, "1", f"{blocks.best} was trained once")
-    ratios = round_ratios(blocks.step_s[again], blocks.step_s[blocks.best])
-    note = (
-        f"{blocks.best} over itself, trained twice side by side: what a ratio means nothing below"
-    )
-    return _ratio(id, ratios, note)
-
-
-def _disturbance(blocks: LiveBlocks) -> Figure:
-    """How far the busy process slows the trainer itself: other programs then share its core."""
-    quiet_s, contended_s = blocks.quiet_s[STATICS[0]], blocks.contended_s[STATICS[0]]
-    note = (
-        "contended over quiet steps where nothing is offloaded, median of the blocks; above 1 the "
-        "machine was not this benchmark's alone, and the ratios say less"
-    )
-    return _ratio("policy.live_host_disturbance", round_ratios(contended_s, quiet_s), note)
-
-
-def _high(ratios: Sequence[float]) -> Figure:
-    id, limit = "policy.live_step_ratio_high", Target(high=LIMIT)
-    interval = bootstrap_interval(ratios)
-    if interval is None:
-        return missing(id, "1", "too few rounds for an interval", limit)
-    note = "upper end of the 95 % bootstrap interval of live_step_ratio over rounds"
-    return Figure(id, interval[1], "1", MEASURED, {"interval_95": list(interval)}, limit, note)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.harness import Figure, FigureTable
+from benchmarks.studies.papers.carbon_printed import CLAIMS
 from benchmarks.studies.trainer.language_model import Batches, language_loss, small_llama
+
+FIGURES = FigureTable("trainer")
 
 ACCUMULATIONS = (1, 2, 4, 8, 16)
 """Backward passes of a step."""
@@ -134,3 +138,33 @@ def _peak_bytes(events: Any) -> int:
         held += n_bytes
         peak = max(peak, held)
     return peak
+
+
+def accumulation_figure(found: Sequence[AccumulatedTraining]) -> Figure:
+    """The memory that accumulation over 4 backward passes saves.
+
+    Args:
+        found: a training each, with accumulations 1 and 4 among them.
+    """
+    first = next(one for one in found if one.accumulation == 1)
+    saved = {one.accumulation: saved_share(found, one.accumulation) for one in found}
+    of_all = {one.accumulation: saved_share(found, one.accumulation, of_all=True) for one in found}
+    off = max(one.loss_off_by(first) for one in found)
+    printed = {one.id: one.printed for one in CLAIMS if one.id.startswith("memory_")}
+    claims = {n: printed.get(f"memory_{n}") for n in saved}
+    spread = {"saved": saved, "saved_of_all_tensors": of_all, "loss_off_by": off,
+              "trainings": [asdict(one) for one in found]}  # fmt: skip
+    return FIGURES.figure(
+        "trainer.accumulation_memory_saved_4",
+        saved[4],
+        spread,
+        n_rows=GLOBAL_ROWS,
+        saved=_shares({n: share for n, share in saved.items() if n > 1}),
+        of_all=_shares({n: share for n, share in of_all.items() if n > 1}),
+        claimed=_shares({n: x for n, x in claims.items() if isinstance(x, float)}),
+        off=off,
+    )
+
+
+def _shares(by_accumulation: Mapping[int, float]) -> str:
+    return ", ".join(f"{n} {100 * share:.0f} %" for n, share in by_accumulation.items())

@@ -10,12 +10,13 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from multiprocessing import get_context
+from operator import truediv
 
 import torch
 from torch import Tensor
@@ -185,8 +186,8 @@ def train(arm: Arm, seed: int, recipe: TrainingRecipe) -> TrainedModel:
         final_loss=final_loss if math.isfinite(final_loss) else None,
         norms=tuple(training.norms),
         gammas=tuple(training.gammas),
-        measured_s=training.measured_s,
-        time_s=training.steps.time_s + training.measured_s,
+        measured_s=training.steps.noise_s,
+        time_s=training.steps.time_s + training.steps.noise_s,
         wall_s=time.monotonic() - began_s,
     )
 
@@ -217,7 +218,6 @@ class _Training:
         self.gears: list[Gear] = []
         self.norms: list[float] = []
         self.gammas: list[float] = [PAPER_GAMMA] if literal else []
-        self.measured_s = 0.0
         self._worst = math.inf
 
     def step(self, number: int, wanted: Gear) -> bool:
@@ -251,17 +251,16 @@ class _Training:
     def _measure(self, rows: Tensor) -> None:
         """Measure FP8's gamma on the rows of the step."""
         parts = torch.split(rows, max(1, len(rows) // _N_PARTS))
-        noise = self.steps.noise(parts, Gear.BF16, Gear.FP8)
-        self.measured_s += noise.cpu_s
+        found = self.steps.noise(parts, Gear.BF16, Gear.FP8)
         if self._arm is Arm.SWITCHED:
-            found = noise.found
             self._gearbox.note_noise(Gear.FP8, found.gear_variance, found.reference_variance)
             self.gammas.append(self._gearbox.gamma(Gear.FP8))
             return
         # How far both gears are from float32, and nothing else.
-        of_gears = [self.steps.noise(parts, Gear.FP32, gear) for gear in (Gear.BF16, Gear.FP8)]
-        bf16, fp8 = (one.found.quantisation_variance for one in of_gears)
-        self.measured_s += sum(one.cpu_s for one in of_gears)
+        bf16, fp8 = (
+            self.steps.noise(parts, Gear.FP32, gear).quantisation_variance
+            for gear in (Gear.BF16, Gear.FP8)
+        )
         self.gammas.append(math.sqrt(fp8 / bf16) if fp8 and bf16 else 1.0)
 
 
@@ -290,47 +289,27 @@ class ConvergenceStudy:
         """
         return {one.seed: one for one in self.trained if one.arm is arm}
 
-    def loss_ratios(self, arm: Arm, over: Arm = Arm.FIXED) -> dict[int, float]:
-        """Final loss of an arm over that of another, by seed; seeds that diverged are absent.
+    def ratios(
+        self,
+        arm: Arm,
+        over: Arm = Arm.FIXED,
+        of: Callable[[TrainedModel], float | None] = lambda one: one.final_loss,
+        quotient: Callable[[float, float], float] = truediv,
+    ) -> dict[int, float]:
+        """What an arm ended with over what another one did, by seed.
 
         Args:
             arm: which.
             over: the other.
+            of: the figure of a training; seeds without it, as those that diverged, are absent.
+            quotient: of both figures.
         """
-        others = self.of(over)
-        return {
-            seed: one.final_loss / other.final_loss
-            for seed, one in self.of(arm).items()
-            if (other := others.get(seed)) and one.final_loss and other.final_loss
-        }
-
-    def perplexity_ratios(self, arm: Arm, over: Arm) -> dict[int, float]:
-        """The same of the perplexity by byte, the exponential of the loss.
-
-        Args:
-            arm: which.
-            over: the other.
-        """
-        others = self.of(over)
-        return {
-            seed: math.exp(one.final_loss - other.final_loss)
-            for seed, one in self.of(arm).items()
-            if (other := others.get(seed)) and one.final_loss and other.final_loss
-        }
-
-    def norm_variance_ratios(self, arm: Arm, over: Arm = Arm.SWITCHED) -> dict[int, float]:
-        """The same of the variance of the gradient's length in FP8.
-
-        Args:
-            arm: which.
-            over: the other.
-        """
-        others = {seed: one.norm_variance() for seed, one in self.of(over).items()}
+        others = {seed: of(one) for seed, one in self.of(over).items()}
         found = {}
         for seed, one in self.of(arm).items():
-            own, other = one.norm_variance(), others.get(seed)
+            own, other = of(one), others.get(seed)
             if own is not None and other:
-                found[seed] = own / other
+                found[seed] = quotient(own, other)
         return found
 
 

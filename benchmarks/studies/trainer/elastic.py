@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from benchmarks.harness import Figure, FigureTable
 from ecorl.bench.rounds import TimeBox
 from ecorl.trainer import ElasticTrainer
 from ecorl.trainer.elastic.records import (
@@ -25,6 +26,12 @@ from ecorl.trainer.elastic.records import (
     TrainingResult,
 )
 from ecorl.trainer.elastic.task import EpochOrder
+
+FIGURES = FigureTable("trainer")
+
+STEP_S = (0.25, 0.5)
+"""Median time of a step within which the stall is judged, s: shorter ones are shorter than what a
+change has to do at all, and longer ones hide it."""
 
 _STEP_S = 0.38
 """Aimed at for a step at width 1, s: amid the 0.25 to 0.5 s for which the figure stands."""
@@ -72,32 +79,7 @@ class WideTask:
         return (predicted[:, 0] - inputs[:, :8].sum(1)).square()
 
 
-@dataclass(frozen=True, slots=True)
-class WidthChangeTime:
-    """A training whose width went from 1 to 2 and back, on this machine's CPU.
-
-    Attributes:
-        stall_steps: longest time without a finished step over the median step.
-        stall_at_change_steps: the same of those times in which a width changed.
-        longest_s: longest time without a finished step, s.
-        median_step_s: median time between two finished steps, s.
-        median_by_width_s: the same by width, s.
-        n_steps: steps that were measured.
-        prepared_s: from the wish for two members until the second was ready, s.
-        n_parameters: of the model; two moments each are passed on beside them.
-    """
-
-    stall_steps: float
-    stall_at_change_steps: float
-    longest_s: float
-    median_step_s: float
-    median_by_width_s: dict[int, float]
-    n_steps: int
-    prepared_s: float
-    n_parameters: int
-
-
-def width_change(box_s: float = 12.0) -> WidthChangeTime:
+def width_change(box_s: float = 12.0) -> Figure:
     """Train at width 1, at 2, and at 1 again, and measure the times between finished steps.
 
     Args:
@@ -116,7 +98,7 @@ def width_change(box_s: float = 12.0) -> WidthChangeTime:
         _train_for(trainer, box_s / 4, width=2)
         trainer.set_width(1)
         result = _train_for(trainer, box_s / 2, width=1)
-    return _judge(result, first, task)
+    return width_figure(result, first)
 
 
 def _calibrate(trainer: ElasticTrainer, task: WideTask) -> None:
@@ -148,28 +130,37 @@ def _train_for(trainer: ElasticTrainer, time_s: float, width: int) -> TrainingRe
     return trainer.train(trainer.n_done + 100_000, on_step)
 
 
-def _judge(result: TrainingResult, first: int, task: WideTask) -> WidthChangeTime:
-    """Compute the figures from the committed steps."""
+def width_figure(result: TrainingResult, first: int) -> Figure:
+    """The stall of a change of width, judged where the steps are as long as they should be.
+
+    Args:
+        result: of a training on this machine's CPU whose width went from 1 to 2 and back.
+        first: number of the first step that is measured.
+    """
     steps = [one for one in result.steps if one.step >= first]
-    pairs = list(itertools.pairwise(steps))
-    times = [(a.width, b.width, b.ended_s - a.ended_s) for a, b in pairs]
+    times = [(a.width, b.width, b.ended_s - a.ended_s) for a, b in itertools.pairwise(steps)]
     gaps = [time_s for _, _, time_s in times]
     median_s = statistics.median(gaps)
-    at_change = [time_s for before, after, time_s in times if before != after]
-    by_width = {
-        width: statistics.median(t for before, after, t in times if before == after == width)
+    at_change = max(time_s for before, after, time_s in times if before != after)
+    widths = ", ".join(
+        f"{statistics.median(t for before, after, t in times if before == after == width):.3f} s "
+        f"at {width}"
         for width in (1, 2)
-    }
-    grown = next(one for one in result.changes if one.after == 2)
-    return WidthChangeTime(
-        stall_steps=max(gaps) / median_s,
-        stall_at_change_steps=max(at_change) / median_s,
-        longest_s=max(gaps),
-        median_step_s=median_s,
-        median_by_width_s=by_width,
-        n_steps=len(gaps),
-        prepared_s=grown.prepared_s,
-        n_parameters=sum(one.numel() for one in task.make_model().parameters()),
+    )
+    prepared_s = next(one.prepared_s for one in result.changes if one.after == 2)
+    is_in_range = STEP_S[0] <= median_s <= STEP_S[1]
+    judged = (
+        "" if is_in_range else f"; not judged: the median is not in {STEP_S[0]} to {STEP_S[1]} s"
+    )
+    return FIGURES.figure(
+        "trainer.width_change_steps",
+        max(gaps) / median_s,
+        {"at_a_change": at_change / median_s, "n_steps": len(gaps)},
+        judged=is_in_range,
+        median_s=median_s,
+        widths=widths,
+        prepared_s=prepared_s,
+        not_judged=judged,
     )
 
 

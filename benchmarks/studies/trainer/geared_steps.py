@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +13,6 @@ from ecorl.control import Gear
 from ecorl.trainer.gears.formats import supported
 from ecorl.trainer.gears.geared_model import GearedModel
 from ecorl.trainer.optimizer.noise import GradientNoise, gradient_noise
-
-
-@dataclass(frozen=True, slots=True)
-class TimedNoise:
-    """A measurement of the gradient's noise.
-
-    Attributes:
-        found: what was measured.
-        cpu_s: what it took, CPU time, s.
-    """
-
-    found: GradientNoise
-    cpu_s: float
 
 
 class GearedSteps:
@@ -44,6 +30,7 @@ class GearedSteps:
         support: which gears there are, and which are simulated.
         weights: that are trained.
         time_s: CPU time of all gradients and steps so far, s.
+        noise_s: CPU time of all measurements of noise so far, s.
     """
 
     def __init__(
@@ -54,7 +41,7 @@ class GearedSteps:
         device = self.weights[0].device
         self.support = supported(tuple(gears), device, may_simulate_fp8=True)
         self._geared = GearedModel(model, Gear.FP32, self.support)
-        self.time_s = 0.0
+        self.time_s = self.noise_s = 0.0
 
     def gradients(self, rows: Tensor, gear: Gear) -> float:
         """Compute the gradients of a step's loss, and return the loss.
@@ -77,7 +64,7 @@ class GearedSteps:
         self._optimizer.zero_grad()
         self.time_s += time.process_time() - start_s
 
-    def noise(self, parts: Sequence[Tensor], reference: Gear, gear: Gear) -> TimedNoise:
+    def noise(self, parts: Sequence[Tensor], reference: Gear, gear: Gear) -> GradientNoise:
         """Measure a gear's noise beside that of another gear, on the same rows.
 
         Args:
@@ -92,4 +79,5 @@ class GearedSteps:
             lambda: self._geared.within(reference),
             lambda: self._geared.within(gear),
         )
-        return TimedNoise(found, time.process_time() - start_s)
+        self.noise_s += time.process_time() - start_s
+        return found

@@ -9,7 +9,7 @@ Python to the next: `Corpus.digest` tells which one it was.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pydoc_data.topics import topics
@@ -22,7 +22,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 VOCABULARY = 256
 """Bytes."""
 
-HIDDEN, INTERMEDIATE, N_LAYERS, N_HEADS = 96, 256, 2, 3
+SMALL = {
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+}
 """A Llama of 0.27 million weights. All sizes are multiples of 16, as FP8 needs them."""
 
 CONTEXT = 64
@@ -76,19 +82,16 @@ def _as_tensor(text: bytes) -> Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def small_llama(seed: int) -> LlamaForCausalLM:
+def small_llama(seed: int, sizes: Mapping[str, int] = SMALL) -> LlamaForCausalLM:
     """Make the model with random weights, in float32.
 
     Args:
         seed: of the weights; torch's random state is afterwards as it was.
+        sizes: dimensions of the model, as its configuration names them.
     """
     config = LlamaConfig(
+        **sizes,
         vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=INTERMEDIATE,
-        num_hidden_layers=N_LAYERS,
-        num_attention_heads=N_HEADS,
-        num_key_value_heads=N_HEADS,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=False,
         use_cache=False,

@@ -19,6 +19,7 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.studies.trainer.elastic import MICRO_ROWS, WideTask, elastic_options, ray_here
 from ecorl.trainer import ElasticTrainer
 from ecorl.trainer.elastic.member import Member
@@ -30,6 +31,8 @@ from ecorl.trainer.elastic.records import (
     StepOrder,
     TrainingResult,
 )
+
+FIGURES = FigureTable("trainer")
 
 LOSS_TOLERANCE = 1e-4
 """How far the loss of a step may be from that of an undisturbed training, relative to it. Summing
@@ -69,7 +72,7 @@ class LostSteps:
     loss_gap: float | None
 
 
-def lost_steps(n_steps: int = 40) -> LostSteps:
+def lost_steps(n_steps: int = 40) -> Figure:
     """Kill a member in a step, one that has summed and not answered, and then all of them.
 
     Args:
@@ -88,7 +91,8 @@ def lost_steps(n_steps: int = 40) -> LostSteps:
             trainer.digests()
         noted = read_notes(notes)
         n_killed = len(killed.read_text().splitlines()) if killed.exists() else 0
-    return judge_lost(result, noted, plain, _undisturbed(plain, n_steps), (n_killed, len(_KILLS)))
+    kills = n_killed, len(_KILLS)
+    return lost_figure(judge_lost(result, noted, plain, _undisturbed(plain, n_steps), kills))
 
 
 # ---------------------------------------------------------------- what the members note
@@ -249,3 +253,22 @@ def _undisturbed(task: WideTask, n_steps: int) -> list[float]:
         assert answer.loss is not None  # a member alone has nobody to fail with
         losses.append(answer.loss)
     return losses
+
+
+def lost_figure(lost: LostSteps) -> Figure:
+    """The steps that faults cost, judged where all faults that were to happen did.
+
+    Args:
+        lost: the training whose members were killed.
+    """
+    is_whole = 0 < lost.n_killed == lost.n_scripted
+    return FIGURES.figure(
+        "trainer.lost_steps",
+        float(lost.n_lost) if lost.n_killed else None,
+        {"loss_gap": lost.loss_gap, "loss_off": lost.n_off} if lost.n_killed else None,
+        judged=is_whole or not lost.n_killed,
+        not_judged="" if is_whole else f"; not judged: {lost.n_scripted} kills were scripted",
+        gap="no numbers" if lost.loss_gap is None else f"off by {lost.loss_gap:.1e} at most",
+        tolerance=LOSS_TOLERANCE,
+        lost=lost,
+    )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import AdamW
 
+from benchmarks.harness import Figure, FigureTable
 from ecorl.bench.rounds import round_ratios, timed_rounds
 from ecorl.bench.stats import median, spread_of
 from ecorl.trainer import PrecisionAdaptiveAdamW
+
+FIGURES = FigureTable("trainer")
 
 PATHS: Mapping[str, Mapping[str, bool]] = {
     "single": {"foreach": False},
@@ -32,31 +34,8 @@ N_ROUNDS = 400  # an even number
 """Rounds at most: the time box ends them sooner."""
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerTimes:
-    """Times of one step on the foreach path, all measured in one process, in turns.
-
-    Attributes:
-        n_weights: numbers that a step changes.
-        n_tensors: tensors in which they lie.
-        torch_s: median time of a step of torch's AdamW, s.
-        ours_ratio: median of ours at gamma = 1 over torch's, two rounds at a time.
-        ours_spread: its spread, of `ecorl.bench.stats.spread_of`.
-        slowed_ratio: the same at a gamma above 1.
-        slowed_spread: its spread.
-    """
-
-    n_weights: int
-    n_tensors: int
-    torch_s: float
-    ours_ratio: float
-    ours_spread: Mapping[str, object]
-    slowed_ratio: float
-    slowed_spread: Mapping[str, object]
-
-
-def adamw_times(box_s: float) -> OptimizerTimes:
-    """Time steps of ours and of torch's in turns, at gamma = 1 and then at a gamma above 1.
+def optimizer_figures(box_s: float) -> list[Figure]:
+    """Compare weights with torch's, and time steps on the foreach path in turns with torch's.
 
     Args:
         box_s: time for all rounds, s; a few are measured however long they take.
@@ -71,16 +50,18 @@ def adamw_times(box_s: float) -> OptimizerTimes:
     times = timed_rounds(calls, N_ROUNDS, box_s / 2)
     ours.decelerate(SLOWED_GAMMA)
     slowed_times = timed_rounds(calls, N_ROUNDS, box_s / 2)
-    ratios, slowed_ratios = _ratios(times), _ratios(slowed_times)
-    return OptimizerTimes(
-        n_weights=sum(g.numel() for g in gradients),
-        n_tensors=len(shapes),
-        torch_s=median([*times[TORCH], *slowed_times[TORCH]]),
-        ours_ratio=median(ratios),
-        ours_spread=spread_of(ratios),
-        slowed_ratio=median(slowed_ratios),
-        slowed_spread=spread_of(slowed_ratios),
-    )
+    slowed = _ratios(slowed_times)
+    torch_ms = 1e3 * median([*times[TORCH], *slowed_times[TORCH]])
+    beside = {"torch_ms": torch_ms, "slowed": spread_of(slowed)}
+    words = {
+        "n_weights": sum(g.numel() for g in gradients),
+        "n_tensors": len(shapes),
+        "slowed": median(slowed),
+    }
+    return [
+        FIGURES.figure("optim.adamw_equal", adamw_equal()),
+        FIGURES.median("optim.foreach_vs_torch_adamw", _ratios(times), beside, words=words),
+    ]
 
 
 def adamw_equal(n_steps: int = 20) -> bool:
@@ -141,10 +122,7 @@ def _weights(shapes: Sequence[tuple[int, ...]], gradients: Sequence[Tensor]) -> 
 
 
 def _drawn(
-    shapes: Sequence[tuple[int, ...]],
-    seed: int,
-    size: float,
-    dtype: torch.dtype = torch.float32,
+    shapes: Sequence[tuple[int, ...]], seed: int, size: float, dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [(torch.randn(s, generator=generator) * size).to(dtype) for s in shapes]

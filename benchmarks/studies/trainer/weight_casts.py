@@ -7,57 +7,39 @@ but the first. How much that is at most is measured here before anything of the 
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.harness.figures import Figure
-from benchmarks.studies.trainer.language_model import CONTEXT, VOCABULARY, Batches, language_loss
+from benchmarks.harness import Figure, FigureTable
+from benchmarks.studies.trainer.language_model import SMALL, Batches, language_loss, small_llama
 from ecorl.bench.rounds import timed_rounds
-from ecorl.bench.stats import spread_of
+from ecorl.bench.stats import median
 from ecorl.control import Gear
-from ecorl.records import Provenance
 from ecorl.trainer.gears.formats import GearSupport
 from ecorl.trainer.gears.geared_model import GearedModel
 
-HIDDEN, INTERMEDIATE, N_LAYERS, N_HEADS = 256, 704, 6, 4
+FIGURES = FigureTable("trainer")
+
+SIZES = SMALL | {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6,
+                 "num_attention_heads": 4, "num_key_value_heads": 4}  # fmt: skip
 """A Llama of 5 million weights, so that a cast is more than the call of it."""
 
 N_ROWS = 4
 """Rows of a micro-batch, of `CONTEXT` tokens each."""
 
-MEASURED = Provenance.MEASURED
+CAST, MICRO_BATCH = "cast", "micro_batch"
 
 
-@dataclass(frozen=True, slots=True)
-class CastTimes:
-    """Times of both, taken in turns.
-
-    Attributes:
-        n_weights: of the model.
-        n_tokens: of a micro-batch.
-        cast_s: of all matrices cast to BF16, by round, s.
-        micro_batch_s: of a forward and backward pass in BF16, casts included, by round, s.
-    """
-
-    n_weights: int
-    n_tokens: int
-    cast_s: Sequence[float]
-    micro_batch_s: Sequence[float]
-
-
-def cast_times(box_s: float, n_rounds: int = 30) -> CastTimes:
-    """Time casts of the weights beside micro-batches.
+def weight_casts(box_s: float, n_rounds: int = 30) -> Figure:
+    """Time casts of the weights beside micro-batches, in turns.
 
     Args:
         box_s: time for all rounds, s.
         n_rounds: at most.
     """
     torch.set_num_threads(1)
-    model, rows = _model(), Batches(seed=1, n_rows=N_ROWS).next()
+    model, rows = small_llama(0, SIZES), Batches(seed=1, n_rows=N_ROWS).next()
     geared = GearedModel(model, Gear.FP32, GearSupport((Gear.BF16,), ()))
     matrices = [w.detach() for w in model.parameters() if w.dim() == 2]
 
@@ -69,34 +51,25 @@ def cast_times(box_s: float, n_rounds: int = 30) -> CastTimes:
         with geared.within(Gear.BF16):
             language_loss(model, rows).backward()  # type: ignore[no-untyped-call]
 
-    times = timed_rounds({"cast": cast, "micro_batch": micro_batch}, n_rounds, box_s)
-    n_weights = sum(w.numel() for w in model.parameters())
-    return CastTimes(n_weights, rows.numel(), times["cast"], times["micro_batch"])
+    times = timed_rounds({CAST: cast, MICRO_BATCH: micro_batch}, n_rounds, box_s)
+    return cast_figure(times, sum(w.numel() for w in model.parameters()), rows.numel())
 
 
-def cast_figure(found: CastTimes) -> Figure:
+def cast_figure(times: Mapping[str, Sequence[float]], n_weights: int, n_tokens: int) -> Figure:
     """The share of a micro-batch that casting its weights takes.
 
     Args:
-        found: of `cast_times`.
+        times: of all matrices cast to BF16, and of a forward and backward pass in BF16, casts
+            included, by round, s.
+        n_weights: of the model.
+        n_tokens: of a micro-batch.
     """
-    shares = [a / b for a, b in zip(found.cast_s, found.micro_batch_s, strict=True)]
-    cast_ms, batch_ms = (1e3 * statistics.median(s) for s in (found.cast_s, found.micro_batch_s))
-    return Figure(
-        "trainer.weight_cast_share", statistics.median(shares), "1", MEASURED, spread_of(shares),
-        note="time in which all matrices are cast to BF16 over that of a micro-batch's forward and "
-        "backward pass: the most that copies kept over the micro-batches of a step could save. "
-        f"{cast_ms:.2f} of {batch_ms:.0f} ms, {found.n_weights:,} weights, {found.n_tokens} tokens "
-        "on one core",
-    )  # fmt: skip
-
-
-def _model() -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=INTERMEDIATE,
-        num_hidden_layers=N_LAYERS, num_attention_heads=N_HEADS, num_key_value_heads=N_HEADS,
-        max_position_embeddings=CONTEXT, use_cache=False, attn_implementation="eager",
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(config)
+    return FIGURES.ratio(
+        "trainer.weight_cast_share",
+        times[CAST],
+        times[MICRO_BATCH],
+        cast_ms=1e3 * median(times[CAST]),
+        batch_ms=1e3 * median(times[MICRO_BATCH]),
+        n_weights=n_weights,
+        n_tokens=n_tokens,
+    )

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.harness.outliers import PLACES, plant
 from benchmarks.studies.peers import ModelSize, make_reward_checkpoint
-from benchmarks.studies.precision import variants
 from ecorl.engines.fpga.validation import scoring
 from ecorl.engines.fpga.validation.scoring import TokenPair, different
 from ecorl.engines.fpga.verdict import study_of
@@ -87,10 +86,10 @@ def test_places_do_not_change_each_others_channels(folder):
         plant(plain, ("gate",))
 
 
-def test_variants_are_the_same_function_and_equalisation_mends_them(folder, require_tool):
+def test_variants_are_the_same_function_and_equalisation_mends_them(folder, require_tool, script):
     require_tool("gxx")
     pairs = random_pairs(100)
-    found = variants(folder, pairs)
+    found = script.variants(folder, pairs)
     assert [variant.place for variant in found] == [*PLACES, "all"]
     study = scoring.study(folder, pairs)
     plain = study.of(scoring.INT8)

@@ -10,6 +10,7 @@ import pytest
 
 from ecorl.devices import load_profile
 from ecorl.errors import BuildError, MissingToolError
+from tests.kernels.kernel_designs import designs
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,7 +27,7 @@ def finishing(benches, monkeypatch, code, text):
 
 
 def test_a_bench_that_stands_still_is_a_deadlock(script, monkeypatch):
-    benches = script("kernel_benches")
+    benches = script("kernel_checks")
     report = "region vector_ops: no process can go on\n  load_rows waits for room in records 16/16"
     finishing(benches, monkeypatch, 1, report)
     assert all(run.is_deadlocked and not run.passed for run in benches.run_benches("fast"))
@@ -37,7 +38,7 @@ def test_a_bench_that_stands_still_is_a_deadlock(script, monkeypatch):
 
 
 def test_a_dependence_that_is_too_close_is_counted(script, monkeypatch):
-    kernels, benches = script("kernels"), script("kernel_benches")
+    kernels, benches = script("kernels"), script("kernel_checks")
     monkeypatch.setattr(kernels, "ap_headers", lambda: ROOT)
     finishing(benches, monkeypatch, 134, "LOOP: block, element 0, distance 1; stated: 4; shape")
     deadlocks, too_close = kernels._benches()
@@ -48,7 +49,7 @@ def test_a_dependence_that_is_too_close_is_counted(script, monkeypatch):
 
 
 def test_without_the_headers_of_ap_int_nobody_looks_at_dependences(script, monkeypatch):
-    kernels, benches = script("kernels"), script("kernel_benches")
+    kernels, benches = script("kernels"), script("kernel_checks")
 
     def headers():
         raise MissingToolError("no headers")
@@ -61,7 +62,7 @@ def test_without_the_headers_of_ap_int_nobody_looks_at_dependences(script, monke
 
 
 def test_a_bench_with_wrong_results_is_no_deadlock_and_no_figure(script, monkeypatch):
-    benches = script("kernel_benches")
+    benches = script("kernel_checks")
     finishing(benches, monkeypatch, 1, "FAIL gemm_int8: 3 wrong results")
     with pytest.raises(BuildError, match="3 wrong results"):
         benches.run_benches("strict")
@@ -89,7 +90,7 @@ def test_recurrences_are_missing_where_clang_19_is(script, monkeypatch):
 
 def test_designs_on_paper_are_bounded_by_their_products(script):
     model, profile = script("kernels").LLAMA_2_7B, load_profile("u55c")
-    now, hidden, doubled = script("kernel_designs").designs(model, profile, 512)
+    now, hidden, doubled = designs(model, profile, 512)
     macs = 512 * 32 * (4 * 4096**2 + 3 * 4096 * 11008)  # the last layer computes a little less
     assert hidden.time_s > 0.95 * macs / 4096 / 245e6
     assert doubled.time_s > 0.95 * macs / 8192 / 245e6

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.studies.trainer.elastic import WideTask, _judge
+from benchmarks.studies.trainer.elastic import width_figure
 from ecorl.trainer.elastic.records import StepDone, TrainingResult, WidthChange
 
 
@@ -28,18 +28,24 @@ def test_the_stall_is_the_longest_gap_over_the_median_and_calibration_does_not_c
         (1, 0.5),
         (1, 0.4),
     ]
-    told = _judge(result(*steps), first=1, task=WideTask(n_hidden=4))
-    assert told.n_steps == 7
-    assert told.median_step_s == pytest.approx(0.4)
-    assert told.longest_s == pytest.approx(0.7)
-    assert told.stall_steps == pytest.approx(1.75)
-    assert told.stall_at_change_steps == pytest.approx(1.75)
-    assert told.median_by_width_s == pytest.approx({1: 0.4, 2: 0.2})
-    assert told.prepared_s == 3.0
+    told = width_figure(result(*steps), first=1)
+    assert told.spread["n_steps"] == 7
+    assert told.value == pytest.approx(1.75)
+    assert told.holds is True
+    assert told.spread["at_a_change"] == pytest.approx(1.75)
+    assert "median step of 0.400 s (0.400 s at 1, 0.200 s at 2)" in told.note
+    assert told.note.endswith("the second was ready after 3.0 s of training")
 
 
 def test_a_stall_away_from_the_changes_counts_too():
     steps = [(1, 1.0), (1, 0.4), (1, 0.4), (1, 2.0), (2, 0.4), (2, 0.4), (1, 0.4)]
-    told = _judge(result(*steps), first=0, task=WideTask(n_hidden=4))
-    assert told.stall_steps == pytest.approx(5.0)
-    assert told.stall_at_change_steps == pytest.approx(1.0)
+    told = width_figure(result(*steps), first=0)
+    assert told.value == pytest.approx(5.0)
+    assert told.spread["at_a_change"] == pytest.approx(1.0)
+
+
+def test_a_stall_of_short_steps_is_not_judged():
+    steps = [(1, 0.1), (1, 0.1), (2, 0.1), (2, 0.1), (2, 0.1), (1, 0.4), (1, 0.1), (1, 0.1)]
+    told = width_figure(result(*steps), first=0)
+    assert told.target is None
+    assert told.note.endswith("not judged: the median is not in 0.25 to 0.5 s")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.studies.hidden_runs.scenario import hidden_scenario
+from benchmarks.studies.hidden_runs import hidden_scenario
 from ecorl import cli
 from ecorl.cli.policy import evaluate
 from ecorl.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.studies.lever_timing import timing_saving, timing_table
+from benchmarks.levers import timing_saving, timing_table
 from ecorl.carbon.series import Series
 from ecorl.operate.levers.known_timings import SLACKS, known_timings, timings_toml
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.studies.tokens_per_joule import bench_figures, figure_settings
+from benchmarks.tokens_per_joule import bench_figures, figure_settings
 from ecorl.bench.stats import LEAST_VALUES
 from ecorl.bench.tokens_per_joule.arms import PLACEMENTS
 from ecorl.bench.tokens_per_joule.reading.model import PackedRun

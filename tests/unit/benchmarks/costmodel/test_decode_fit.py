@@ -6,7 +6,12 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from benchmarks.studies.costmodel import PARAMETERS, fit_decoding, left_out_errors, point_errors
+from benchmarks.studies.decode_fit import (
+    PARAMETERS,
+    fit_decoding,
+    left_out_errors,
+    point_errors,
+)
 from ecorl.devices import load_profile
 from ecorl.devices.gpu_pass import PassParameters, decoding_pass, gpu_limits, pass_cost
 from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, decode_points, published_shape

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.studies.costmodel import dense, measured_stages
+from benchmarks.costmodel import dense, measured_stages
 from ecorl.bench.machine import repository
 from ecorl.devices import load_profile, stage_cost
 from ecorl.devices.llama import model_shape

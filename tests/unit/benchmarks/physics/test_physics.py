@@ -10,33 +10,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.studies.physics.accounts import (
-    ACCOUNTINGS,
-    ALWAYS,
-    ANYWAY,
-    BUSY_ENOUGH,
-    HUNDREDTH,
-    TENTH,
-    break_even_duty,
-    dedicated,
-)
 from benchmarks.studies.physics.figures import break_even_mfu
 from benchmarks.studies.physics.map import (
     QUICK,
     SIDES,
     Axes,
-    break_even_map,
+    card_passes,
+    charge_passes,
     params_m,
 )
-from benchmarks.studies.physics.map_file import as_data, write_map
+from benchmarks.studies.physics.map_files import as_data, draw, write_map
 from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
+    ALWAYS,
+    ANYWAY,
     ASSUMED_POWER_W,
     BF16,
+    BUSY_ENOUGH,
     FP8,
+    HUNDREDTH,
     SHAPES,
+    TENTH,
     Pass,
     bound_pass,
+    break_even_duty,
     card_pass,
+    dedicated,
     gpu_pass,
     ideal_ops_per_s,
     ideal_pass,
@@ -44,7 +43,6 @@ from benchmarks.studies.physics.passes import (
     silicon_ops_per_s,
     with_idle_w,
 )
-from benchmarks.studies.physics.plot import draw
 from benchmarks.studies.physics.ranges import (
     Ends,
     corners,
@@ -75,7 +73,7 @@ passes = st.builds(
 
 @pytest.fixture(scope="module")
 def ranged_quick():
-    return ranged_map(U55C, H100, QUICK)
+    return ranged_map(card_passes(U55C, QUICK), H100, QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +83,7 @@ def quick(ranged_quick):
 
 @pytest.fixture(scope="module")
 def ranged_whole():
-    return ranged_map(U55C, H100, Axes())
+    return ranged_map(card_passes(U55C, Axes()), H100, Axes())
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +190,8 @@ def test_a_model_that_does_not_fit_has_no_figure(monkeypatch):
     )
     tiny = type(small)("tiny", "tiny", "fpga", figures)
     assert card_pass(scoring(SHAPES["50m"], 4, 64), tiny) is None
-    ranged = ranged_map(tiny, H100, Axes(("50m",), (4,), (64,), (0.5,)))
+    axes = Axes(("50m",), (4,), (64,), (0.5,))
+    ranged = ranged_map(card_passes(tiny, axes), H100, axes)
     made = ranged.found
     assert np.isnan(made.card_j["ours"]).all()
     assert np.isfinite(made.card_j["bound"]).all()
@@ -377,7 +376,8 @@ def test_no_gpu_within_the_intervals_is_outside_the_map_s(idle_w, busy, moving, 
         one = figures[key]
         figures[key] = replace(one, value=one.low + at * (one.high - one.low), low=None, high=None)
     other = with_idle_w(replace(H100, figures=figures), idle_w)
-    made, ranged = break_even_map(U55C, other, axes), ranged_map(U55C, H100, axes)
+    cards = card_passes(U55C, axes)
+    made, ranged = charge_passes(cards, other, axes), ranged_map(cards, H100, axes)
     for side in SIDES:
         low, high = ranged.ratio_ends(side)
         # Duties below 1 charge the share of bandwidth to both sides: a little can lie between.
@@ -386,7 +386,8 @@ def test_no_gpu_within_the_intervals_is_outside_the_map_s(idle_w, busy, moving, 
 
 
 def test_what_has_no_interval_is_one_value(ranged_whole):
-    alone = ranged_map(U55C, corners(H100)[0], Axes(("7b",), (1,), (512,), (0.5,)))
+    axes = Axes(("7b",), (1,), (512,), (0.5,))
+    alone = ranged_map(card_passes(U55C, axes), corners(H100)[0], axes)
     assert alone.all == (alone.found,)
     low, high = alone.ends(lambda one: one.best_of("ours").ratio)
     assert low == high

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.figures import as_quick
-from benchmarks.studies.physics.accounts import ACCOUNTINGS, ALWAYS
-from benchmarks.studies.physics.map import SIDES, Axes, break_even_map
-from benchmarks.studies.physics.map_file import as_data
-from benchmarks.studies.physics.passes import PRECISIONS
+from benchmarks.studies.physics.map import SIDES, Axes, card_passes, charge_passes
+from benchmarks.studies.physics.map_files import as_data
+from benchmarks.studies.physics.passes import ACCOUNTINGS, ALWAYS, PRECISIONS
 from benchmarks.studies.physics.ranges import POWERS, SCORING_MFU, ranged_map
 from benchmarks.studies.physics.tables import WIDTH
 from ecorl.devices import load_profile
@@ -101,7 +100,7 @@ def test_what_rests_on_the_gpu_has_its_interval(script):
 
 def test_benchmark_ratio_at_7b_is_that_of_the_map(script, tmp_path):
     axes = Axes(("7b",), (1,), (512,), (0.5,))
-    one = break_even_map(load_profile("u55c"), load_profile("h100_sxm"), axes)
+    one = charge_passes(card_passes(load_profile("u55c"), axes), load_profile("h100_sxm"), axes)
     found = script.measure(SimpleNamespace(quick=True, json=None, plot=tmp_path / "p.png"))[1]
     figures = {f.id: f.value for f in found}
     for side, name in (("ours", "u55c"), ("ideal", "u55c_ideal"), ("bound", "u55c_bound")):
@@ -132,7 +131,9 @@ def committed():
 
 @pytest.fixture(scope="module")
 def some():
-    return as_data(ranged_map(load_profile("u55c"), load_profile("h100_sxm"), SOME))
+    return as_data(
+        ranged_map(card_passes(load_profile("u55c"), SOME), load_profile("h100_sxm"), SOME)
+    )
 
 
 def _same_cells(axes, values):

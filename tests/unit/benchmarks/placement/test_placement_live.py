@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -14,6 +15,7 @@ from benchmarks.studies.placement.turns import Turns
 from ecorl.bench.rounds import MIN_ROUNDS, TimeBox
 from ecorl.devices import load_profile
 from ecorl.errors import RunError
+from ecorl.records import Provenance
 
 # ---------------------------------------------------------------- turns
 
@@ -83,7 +85,7 @@ def core():
 
 
 def test_a_core_is_taken_when_it_is_said_and_left_when_it_is_said(core):
-    with BusyCore(core, 60.0) as busy:
+    with contextlib.closing(BusyCore(core, 60.0)) as busy:
         process = psutil.Process(busy._process.pid)
         awaited(lambda: process.cpu_affinity() == [core])
         busy.switch(True)
@@ -100,7 +102,7 @@ def test_a_core_is_taken_when_it_is_said_and_left_when_it_is_said(core):
 
 
 def test_it_ends_by_itself_at_its_limit(core):
-    with BusyCore(core, 0.2) as busy:
+    with contextlib.closing(BusyCore(core, 0.2)) as busy:
         awaited(lambda: not busy.is_running)
 
 
@@ -132,7 +134,7 @@ class Arm:
 def measured(times, n_rounds=8):
     busy = Busy()
     arms = {name: Arm(busy, *of_arm) for name, of_arm in times.items()}
-    bench = live.LiveBench(arms, live.ContentionSchedule(4), busy)
+    bench = live.LiveBench(arms, 4, busy)
     bench.warm_up(12)
     assert all(arm.n_blocks == 3 for arm in arms.values())
     blocks = bench.measure(n_rounds, 2, TimeBox(0.0))
@@ -147,8 +149,7 @@ TIMES = {
 
 
 def test_half_of_a_block_is_contended_and_its_first_step_is_not_timed():
-    schedule = live.ContentionSchedule(12)
-    assert [i for i in range(13) if schedule.is_contended(i)] == [4, 5, 6, 7, 8, 9]
+    assert [i for i in range(13) if live.is_contended(i, 12)] == [4, 5, 6, 7, 8, 9]
     blocks = measured(TIMES)
     assert blocks.tuning_s == {
         "static_host": [1.0, 1.0], "static_card": pytest.approx([1.35, 1.35]),
@@ -168,7 +169,7 @@ def test_the_figures_are_ratios_of_rounds_and_the_end_of_their_interval():
     assert (high.value, high.holds) == (pytest.approx(0.9), True)
     assert figures["policy.live_static_step_s"].value == pytest.approx(1.0)
     assert figures["policy.live_host_disturbance"].value == pytest.approx(1.0)
-    assert {f.provenance for f in figures.values() if f.value is not None} == {live.MEASURED}
+    assert {f.provenance for f in figures.values() if f.value is not None} == {Provenance.MEASURED}
     slow = {f.id: f for f in live.live_figures(measured({**TIMES, "learned": (1.0, 1.2)}))}
     assert slow["policy.live_step_ratio_high"].holds is False
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.studies.placement import policy_families as families
+from benchmarks import policy as families
 from ecorl.policy.evaluation.comparison import RULES, PolicyComparison, ScenarioResult, Scores
 from ecorl.sim.scenario import Limits, Scenario
 

@@ -20,7 +20,7 @@ from benchmarks.studies.trainer.convergence import (
     study,
     train,
 )
-from benchmarks.studies.trainer.figures import convergence_figures
+from benchmarks.studies.trainer.convergence_figures import convergence_figures
 from benchmarks.studies.trainer.gear_schedule import made_up_grid, n_switches, scheduled_gears
 from ecorl.control import Gear
 from ecorl.records import Provenance

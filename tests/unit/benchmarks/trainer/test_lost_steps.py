@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.studies.trainer.elastic import WideTask
-from benchmarks.studies.trainer.elastic_figures import lost_figure
 from benchmarks.studies.trainer.lost_steps import (
     AppliedStep,
     LostSteps,
     NotedTask,
     judge_lost,
+    lost_figure,
     read_notes,
 )
 from ecorl.trainer.elastic.member import Member

@@ -12,11 +12,11 @@ from benchmarks.studies.trainer.accumulation import (
     GLOBAL_ROWS,
     AccumulatedTraining,
     accumulated_trainings,
+    accumulation_figure,
     saved_share,
 )
-from benchmarks.studies.trainer.figures import accumulation_figure, switch_figure
 from benchmarks.studies.trainer.geared_steps import GearedSteps
-from benchmarks.studies.trainer.switching import SwitchTimes, switch_times
+from benchmarks.studies.trainer.switching import SwitchTimes, switch_figure, switch_times
 from ecorl.control import Gear
 
 

@@ -7,18 +7,17 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.studies.trainer.weight_casts import CastTimes, cast_figure, cast_times
+from benchmarks.studies.trainer.weight_casts import cast_figure, weight_casts
 
 
 def test_casts_are_a_part_of_the_micro_batch_beside_them():
-    found = cast_times(0.1, n_rounds=6)
-    figure = cast_figure(found)
+    figure = weight_casts(0.1, n_rounds=6)
     assert figure.id == "trainer.weight_cast_share"
     assert 0.0 < figure.value < 1.0
-    assert len(found.cast_s) == len(found.micro_batch_s) == 6
+    assert figure.spread["n"] == 6
 
 
 def test_the_share_is_taken_by_round():
-    figure = cast_figure(CastTimes(10, 4, (1.0, 1.0, 9.0), (10.0, 5.0, 10.0)))
+    figure = cast_figure({"cast": (1.0, 1.0, 9.0), "micro_batch": (10.0, 5.0, 10.0)}, 10, 4)
     assert figure.value == pytest.approx(0.2)
     assert "1000.00 of 10000 ms" in figure.note

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.studies.hidden_runs.scenario import hidden_scenario
+from benchmarks.studies.hidden_runs import hidden_scenario
 from ecorl.errors import ConfigError, RunError
 from ecorl.policy.adaptation import adapt as adapting
 from ecorl.policy.adaptation import versions

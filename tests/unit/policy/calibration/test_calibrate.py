@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.studies.hidden_runs.scenario import hidden_scenario
+from benchmarks.studies.hidden_runs import hidden_scenario
 from ecorl.ledger import LedgerReader
 from ecorl.policy.calibration.calibrate import calibrate
 from ecorl.policy.calibration.readings import LONGEST_METRIC

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.studies.hidden_runs.ledger_writer import write_ledger
+from benchmarks.studies.hidden_runs import write_ledger
 from ecorl.errors import ConfigError
 from ecorl.ledger import LedgerReader
 from ecorl.policy.calibration.calibrate import calibrate

@@ -1,6 +1,7 @@
-"""Placement decisions as they come in a run, with all that a run does from snapshot to placement.
+"""Placement decisions: how long one takes, from a snapshot, and with all that a run does.
 
-Each iteration has its generation, reward, reference and training accounted in the EDI matrix, and
+`Deciding` asks the shipped policy about states that are there. `RunDecisions` decides as in a run:
+each iteration has its generation, reward, reference and training accounted in the EDI matrix, and
 begins with what the roles have cost so far. Reward and reference are then placed one after the
 other: the scheduler's own `StateReader` collects the state from lanes, readings and the iteration,
 and Algorithm 1 asks the learned policy. Readings come from memory, and the cards never answer.
@@ -10,19 +11,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
-from benchmarks.studies.placement.decision import Deciding
+from ecorl.config import DeviceConfig, LearnedPolicyConfig, PlacementConfig
+from ecorl.devices import load_profile
+from ecorl.devices.llama import model_shape
 from ecorl.edi import EdiMatrix
 from ecorl.engines.lanes.threaded import AsyncEngine
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import (
     Action,
+    Algorithm,
     DeviceKind,
     EnergyMethod,
     PathCost,
@@ -34,6 +39,7 @@ from ecorl.records import (
     Stage,
     StageEnergy,
     StageResult,
+    StageWork,
 )
 from ecorl.runtime.energy.run_energy import RunEnergy
 from ecorl.runtime.handles import Iteration
@@ -41,7 +47,124 @@ from ecorl.runtime.monitor import NodePower
 from ecorl.runtime.scheduling.iterations import OpenIterations, StateReader, new_iteration
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane, PendingBatch
 from ecorl.scheduler import place
+from ecorl.runtime.scheduling.snapshot import StateReader
+from ecorl.scheduler import Guards, build_policy, place
+from ecorl.scheduler.policies import Policy
+from ecorl.scheduler.tables import Float64
 from ecorl.telemetry.sources.specs import DeviceInfo
+
+N_STATES = 256
+"""Different states in turn, so that no cache of a single one is measured."""
+
+CARD_S = 11.5e-3
+"""Time of an 8 B model on the card for each output token, s: about what the cycle model says."""
+
+
+_STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
+
+
+@dataclass(slots=True)
+class Deciding:
+    """A policy with its guards and the states that it is asked about.
+
+    Attributes:
+        policy: the learned one, as a run builds it.
+        guards: as a run has them.
+        states: rewards and references of different lengths, queues and readings.
+        tdp_w: of one GPU, W.
+        batches: of the states, that of a reference the one of the reward before it.
+    """
+
+    policy: Policy
+    guards: Guards
+    states: tuple[SchedulerState, ...]
+    tdp_w: float
+    batches: list[StageWork] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batches = [
+            replace(self.states[i - i % 2].work, stage=s.stage, model=s.work.model)
+            for i, s in enumerate(self.states)
+        ]
+
+    def decide(self, i: int) -> Action:
+        """One decision: state, network, guards."""
+        return place(self.states[i % len(self.states)], self.policy, self.guards).action
+
+    def asks_the_network(self) -> bool:
+        """Whether every decision goes as far as the network; else a guard ended it before."""
+        placed = (place(state, self.policy, self.guards) for state in self.states)
+        return all("the learned policy's choice" in placement.reason for placement in placed)
+
+
+def deciding(n_gpus: int = 32, seed: int = 0) -> Deciding:
+    """Set up the shipped policy in a run of GRPO with 8 B models.
+
+    The GPU path's costs are as if it were many times as slow and dear as it is, so that the guards
+    let an offload pass and the network is asked; otherwise a decision would end before it.
+
+    Args:
+        n_gpus: GPUs of the run.
+        seed: of lengths, queues and readings.
+    """
+    config = PlacementConfig(
+        policy=LearnedPolicyConfig(), l_max=131_072, energy_margin=None, profile_both_paths=False
+    )
+    models = {stage: model_shape("8b", scalar_head=stage is Stage.REWARD) for stage in _STAGES}
+    gpu, card = load_profile("h100_sxm"), load_profile("u55c")
+    policy = build_policy(config, gpu, card, DeviceConfig(n_gpus=n_gpus), models)
+    rng = np.random.default_rng(seed)
+    paths = (
+        *(_measured(stage, 1e-1, 400.0 * n_gpus / 32) for stage in _STAGES),
+        *(
+            _measured(stage, CARD_S, CARD_S * card.value("active_w"), Provenance.MODELLED)
+            for stage in (Stage.REWARD, Stage.REFERENCE)
+        ),
+    )
+    states = []
+    for i in range(N_STATES):
+        length = int(rng.integers(400, 900))
+        stage = (Stage.REWARD, Stage.REFERENCE)[i % 2]
+        work = StageWork(stage, 64, 64 * (length + 250), 64 * length, 2 * length, models[stage])
+        power = tuple(float(x) for x in rng.uniform(0.1, 1.0, n_gpus))
+        used = tuple(float(x) for x in rng.uniform(0.1, 1.0, n_gpus))
+        queue = int(rng.integers(0, 3))
+        states.append(
+            SchedulerState(i, Algorithm.GRPO, stage, power, used, queue, True, work, i, paths=paths)
+        )
+    made = Deciding(policy, Guards.from_config(config), tuple(states), gpu.value("tdp_w"))
+    for i in range(N_STATES):
+        made.decide(i)  # tables are made when a size first comes
+    return made
+
+
+def _measured(
+    stage: Stage, time_s: float, energy_j: float, provenance: Provenance = Provenance.MEASURED
+) -> PathCost:
+    """A cost for each output token as a run has it after 20 executions."""
+    return PathCost(
+        stage, time_s, energy_j, 20, provenance, recent_s_per_token=time_s,
+        recent_j_per_token=energy_j, n_recent=19, spread=0.05, age=1, mean_length=600.0,
+        on_card=provenance is Provenance.MODELLED,
+    )  # fmt: skip
+
+
+def timed(call: Callable[[int], object], n: int) -> Float64:
+    """Time each of n calls, s ``[n] float64``.
+
+    Args:
+        call: called with the number of the call.
+        n: calls.
+    """
+    clock, times = time.perf_counter_ns, np.empty(n)
+    for i in range(n):
+        start = clock()
+        call(i)
+        times[i] = clock() - start
+    return times * 1e-9
+
+
+# ---------------------------------------------------------------- as in a run
 
 GPU_PROFILE, CARD_PROFILE = "h100_sxm", "u55c"
 N_BEFORE = 20
@@ -49,8 +172,6 @@ N_BEFORE = 20
 
 JITTER = 0.05
 """Spread of what a stage costs from iteration to iteration, as a share."""
-
-_STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
 
 
 class RunDecisions:
@@ -182,7 +303,7 @@ def _batch(role: Role) -> ScoreBatch:
     return ScoreBatch((str(role),), (np.zeros(4, np.int64),), (2,))
 
 
-def timed_decisions(run: RunDecisions, first: int, n: int) -> npt.NDArray[np.float64]:
+def timed_decisions(run: RunDecisions, first: int, n: int) -> Float64:
     """Time each of n decisions, s ``[n] float64``; what lies between them is not timed.
 
     Args:

@@ -16,13 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.devices.gpu_pass import (
-    GpuLimits,
-    PassCost,
-    PassParameters,
-    decoding_pass,
-    pass_cost,
-)
+from ecorl.devices.gpu_pass import GpuLimits, PassParameters, decoding_pass, pass_cost
 from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, DecodePoint, published_shape
 
 Floats = npt.NDArray[np.float64]
@@ -98,14 +92,16 @@ class PointError:
 
 
 def fit_decoding(
-    points: Sequence[DecodePoint], limits: GpuLimits, prompts: Mapping[str, float] | None = None
+    points: Sequence[DecodePoint],
+    limits: GpuLimits,
+    prompts: Mapping[str, float] = ASSUMED_PROMPT_TOKENS,
 ) -> DecodeFit:
     """Fit the parameters of one GPU.
 
     Args:
         points: of this GPU alone.
         limits: of the GPU.
-        prompts: mean prompt of each workload, tokens; `ASSUMED_PROMPT_TOKENS` when None.
+        prompts: mean prompt of each workload, tokens; `ASSUMED_PROMPT_TOKENS` by default.
 
     Raises:
         ValueError: without points, or for points of several GPUs.
@@ -113,18 +109,17 @@ def fit_decoding(
     gpus = {point.gpu for point in points}
     if len(gpus) != 1:
         raise ValueError(f"points of one GPU are wanted, not of {sorted(gpus)}")
-    chosen = ASSUMED_PROMPT_TOKENS if prompts is None else prompts
-    parameters = _fit(points, limits, chosen)
+    parameters = _fit(points, limits, prompts)
     curves = sorted({point.curve for point in points})
     without = [
-        _fit([p for p in points if p.curve != curve], limits, chosen)
+        _fit([p for p in points if p.curve != curve], limits, prompts)
         for curve in curves
         if len(curves) > 1
     ]
-    spread = {
-        f.name: _range([getattr(p, f.name) for p in (parameters, *without)])
-        for f in fields(PassParameters)
-    }
+    spread = {}
+    for f in fields(PassParameters):
+        values = [getattr(p, f.name) for p in (parameters, *without)]
+        spread[f.name] = min(values), max(values)
     return DecodeFit(gpus.pop(), limits, parameters, spread, len(points))
 
 
@@ -134,19 +129,16 @@ def bounds(limits: GpuLimits) -> dict[str, tuple[float, float]]:
     Args:
         limits: of the GPU.
     """
-    _, _, low, high = _expected(limits)
-    ends = zip(np.exp(low), np.exp(high), strict=True)
-    return {
-        f.name: (float(least), float(most))
-        for f, (least, most) in zip(fields(PassParameters), ends, strict=True)
-    }
+    ends = np.exp(_expected(limits)[2:]).T
+    names = (f.name for f in fields(PassParameters))
+    return {name: (float(low), float(high)) for name, (low, high) in zip(names, ends, strict=True)}
 
 
 def point_errors(
     points: Sequence[DecodePoint],
     limits: GpuLimits,
     parameters: PassParameters,
-    prompts: Mapping[str, float] | None = None,
+    prompts: Mapping[str, float] = ASSUMED_PROMPT_TOKENS,
 ) -> list[PointError]:
     """Compare modelled rates and energies with published ones.
 
@@ -156,10 +148,13 @@ def point_errors(
         parameters: of the GPU.
         prompts: as in `fit_decoding`.
     """
-    chosen = ASSUMED_PROMPT_TOKENS if prompts is None else prompts
     errors = []
     for point in points:
-        cost = _cost(point, limits, parameters, chosen)
+        # One step in steady state: rows stand anywhere in their answers, half-way on average.
+        prompt = prompts[point.workload]
+        context, share = prompt + point.output_tokens / 2.0, prompt / point.output_tokens
+        work = decoding_pass(published_shape(point.model), point.batch, context, share)
+        cost = pass_cost(work, limits, parameters, point.n_shards)
         rate = point.batch / cost.time_s / point.tokens_per_s
         energy = cost.energy_j / point.batch / point.j_per_token
         errors.append(PointError(point, rate - 1.0, energy - 1.0))
@@ -180,20 +175,6 @@ def left_out_errors(points: Sequence[DecodePoint], limits: GpuLimits) -> list[Po
         own = [point for point in points if point.model == model]
         errors += point_errors(own, limits, parameters)
     return errors
-
-
-def _cost(
-    point: DecodePoint, limits: GpuLimits, parameters: PassParameters, prompts: Mapping[str, float]
-) -> PassCost:
-    """One step in steady state: rows stand anywhere in their answers, half-way on average."""
-    prompt = prompts[point.workload]
-    work = decoding_pass(
-        published_shape(point.model),
-        point.batch,
-        prompt + point.output_tokens / 2.0,
-        prompt / point.output_tokens,
-    )
-    return pass_cost(work, limits, parameters, point.n_shards)
 
 
 def _fit(
@@ -226,7 +207,3 @@ def _expected(limits: GpuLimits) -> tuple[Floats, Floats, Floats, Floats]:
         rows.append((value, known.width, value - 3.0 * known.width, high))
     expected, width, low, high = np.array(rows).T
     return expected, width, low, high
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)

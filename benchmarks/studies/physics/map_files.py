@@ -1,20 +1,31 @@
-"""The break-even map as a picture: tokens/J of a U55C over those of an H100, scoring one row."""
+"""The break-even map as files: all of it as JSON, and as a picture of the ratios of one row."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.studies.physics.accounts import ALWAYS, ANYWAY, HUNDREDTH, TENTH, ChargingRule
-from benchmarks.studies.physics.map import SIDES, Side, params_words
-from benchmarks.studies.physics.passes import BF16
+from benchmarks.studies.physics.map import SIDES, Joules, Side, params_m, params_words
+from benchmarks.studies.physics.passes import (
+    ACCOUNTINGS,
+    ALWAYS,
+    ANYWAY,
+    BF16,
+    HUNDREDTH,
+    PRECISIONS,
+    TENTH,
+    ChargingRule,
+)
 from benchmarks.studies.physics.ranges import Ends, RangedMap
-from benchmarks.studies.physics.tables import short, short_range
+from benchmarks.studies.physics.tables import WORDS, short, short_range
 from ecorl.devices import DeviceProfile, cheapest, dearest
 from ecorl.devices.gpu_pass import streaming_w
+from ecorl.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,18 +96,16 @@ def draw(ranged: RangedMap, gpu: DeviceProfile, path: Path) -> None:
 
 
 def _title(gpu: DeviceProfile) -> str:
-    ends = cheapest(gpu), dearest(gpu)
-    memory_w, idle_w = (
-        f"{of(gpu):.0f} W ({of(ends[0]):.0f} to {of(ends[1]):.0f})"
-        for of in (streaming_w, lambda profile: profile.value("idle_w"))
-    )
-    return (
-        "Tokens per joule of a U55C over those of an H100 in BF16, scoring one row: the card wins "
-        "above 1.\nBelow each ratio its interval by what is assumed of the H100. Framed: above 1 "
-        "at both ends; dashed: at one end, so that the assumptions decide.\n"
-        f"All modelled, nothing measured. H100: {gpu.value('active_w'):.0f} W where compute rules, "
-        f"{memory_w} where memory does (short rows), {idle_w} idle. "
-        "Ideal and bound at 65 W (assumed), which flatters the card."
+    low, high = cheapest(gpu), dearest(gpu)
+    title: str = WORDS["picture_title"]
+    return title.format(
+        full_w=gpu.value("active_w"),
+        memory_w=streaming_w(gpu),
+        memory_from_w=streaming_w(low),
+        memory_to_w=streaming_w(high),
+        idle_w=gpu.value("idle_w"),
+        idle_from_w=low.value("idle_w"),
+        idle_to_w=high.value("idle_w"),
     )
 
 
@@ -136,3 +145,64 @@ def _panel(
             axes.add_patch(frame)
     axes.tick_params(length=0)
     return image
+
+
+# ---------------------------------------------------------------- JSON
+
+_MJ = 1e3
+
+
+def as_data(ranged: RangedMap) -> dict[str, object]:
+    """Convert the map to plain data for JSON: axes, then nested lists; an unknown cell is null.
+
+    Args:
+        ranged: the map with its intervals.
+    """
+    found = ranged.found
+    a, ends = found.axes, {side: ranged.ratio_ends(side) for side in SIDES}
+    return {
+        "provenance": "modelled",
+        "unit": "mJ/token; ratio: tokens/J of the card over tokens/J of the GPU; ratio_low and "
+        "ratio_high: the least and the most by the ends of the GPU's figures, the MFU aside",
+        "order": ["size", "rows", "tokens", "precision", "mfu", "accounting"],
+        "axes": {
+            "size": list(a.sizes),
+            "params_m": [round(params_m(size), 1) for size in a.sizes],
+            "rows": list(a.rows),
+            "tokens": list(a.tokens),
+            "precision": [p.name for p in PRECISIONS],
+            "mfu": list(a.mfus),
+            "accounting": [one.key for one in ACCOUNTINGS],
+        },
+        "gpu_mj_per_token": _nested(found.gpu_j * _MJ),
+        "card_mj_per_token": {s: _nested(found.card_j[s] * _MJ) for s in SIDES},
+        "ratio": {s: _nested(found.ratio(s)) for s in SIDES},
+        "ratio_low": {s: _nested(ends[s][0]) for s in SIDES},
+        "ratio_high": {s: _nested(ends[s][1]) for s in SIDES},
+        "gpu_rules": found.gpu_rules.tolist(),
+        "card_rules": {s: found.card_rules[s].tolist() for s in SIDES},
+        "card_parts": found.card_parts.tolist(),
+    }
+
+
+def write_map(ranged: RangedMap, path: Path) -> None:
+    """Write the map as compact JSON; the file is whole or not there.
+
+    Args:
+        ranged: the map with its intervals.
+        path: the file; its folder is made if need be.
+
+    Raises:
+        OSError: when the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(as_data(ranged), allow_nan=False, separators=(",", ":"))
+    write_whole(path, text.replace("]],[[", "]],\n[[") + "\n")
+
+
+def _nested(values: Joules) -> object:
+    """Nested lists of three significant digits; None for NaN."""
+    if values.ndim == 0:
+        return None if np.isnan(values) else float(f"{float(values):.3g}")
+    parts: Iterable[Joules] = values
+    return [_nested(np.asarray(part)) for part in parts]
