@@ -9,9 +9,9 @@ hls_stream. A kernel's sources are ``"sources"`` in its ``qor.json``, by default
 all other ``.cpp`` files of the folder run on the host. A folder is a kernel's when it has a
 ``qor.json`` that names ``"loops"`` or ``"sources"``, or one beside ``<kernel>.cpp``.
 
-`rules` names the rules, as the findings do. What each of the first group means is in `rules.py`;
-those of the second group, on hardware that Vitis would refuse or make slow or large, are in
-`hardware`, whose functions say what Vitis does with such code.
+`rules` names the rules, as the findings do. What those of the first group mean is in
+`SOURCE_RULES`; those of the second group, on hardware that Vitis would refuse or make slow or
+large, are in `hardware`, whose functions say what Vitis does with such code.
 
 A loop has constant bounds when it is a ``for`` that declares its variable, starts, steps and ends
 at constants (template parameters and const variables made of constants count; the ``<`` of an
@@ -23,9 +23,29 @@ A pragma belongs to the loop in whose body it stands directly, not inside a nest
 
 from __future__ import annotations
 
-from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.kernels import all_kernels
-from hls_kernels.lint.rules import SOURCE_RULES
+from hls_kernels.lint.kernels import Finding, all_kernels
+
+SOURCE_RULES = {
+    "compile": "The source compiles as C++17 (no arrays of run-time length either).",
+    "include": "Outside our files only <cstdint>, <cstddef>, <type_traits>, <ap_int.h>, "
+    "<hls_stream.h> and what these include.",
+    "heap": "No new, delete, malloc family, nor a std name that allocates.",
+    "stl": "Of std:: only int*_t, uint*_t, size_t and what <type_traits> declares.",
+    "libm": "No call into <cmath>.",
+    "float": "No float or double: neither type, value nor literal.",
+    "recursion": "No cycle in the call graph, templates included; no virtual functions and no "
+    "calls through pointers, which no graph can follow.",
+    "unbounded-loop": "No loop whose condition is missing or constant, no goto; while and do only "
+    "with a LOOP_TRIPCOUNT.",
+    "trip-count": "A for loop with run-time bounds has LOOP_TRIPCOUNT with min and max.",
+    "loop-label": "A label stands directly before each loop, but for those that are wholly "
+    "unrolled and have constant bounds.",
+    "label-twice": "A label stands once in a function.",
+    "qor": '"loops" of qor.json lists the labelled loops that are pipelined, all of them and no '
+    "others, with the II that the pragma asks for: the loops of the kernel's folder, and in other "
+    "headers those that its functions reach.",
+}
+"""What each rule asks for on what a source may contain at all, and on what it must declare."""
 
 
 def rules() -> dict[str, str]:

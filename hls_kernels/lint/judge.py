@@ -1,22 +1,30 @@
-"""Applies every rule to every source of kernels."""
+"""Applies every rule to every source of kernels; the rules on loops and on qor.json."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 
-from clang.cindex import LibclangError
+from clang.cindex import Cursor, CursorKind, LibclangError, TranslationUnit, TypeKind
 
 from ecorl.errors import MissingToolError
-from hls_kernels.lint.calls import CallGraph, place_of, untraceable_findings
-from hls_kernels.lint.compiling import Tools, compile_findings, find_tools, read_pragmas
-from hls_kernels.lint.findings import Finding, first_of_each_line
+from hls_kernels.lint import tree
+from hls_kernels.lint.compiling import (
+    Pragma,
+    Pragmas,
+    Tools,
+    compile_findings,
+    find_tools,
+    is_unrolled,
+    pragma_of,
+    read_pragmas,
+)
 from hls_kernels.lint.hardware import hardware_findings
-from hls_kernels.lint.kernels import Kernel
-from hls_kernels.lint.loops import Loop, jump_findings, loop_findings, loop_of, qor_findings
-from hls_kernels.lint.names import include_findings, name_findings
-from hls_kernels.lint.tree import FUNCTIONS, own_nodes, parse, parse_findings
+from hls_kernels.lint.kernels import Finding, Kernel
+from hls_kernels.lint.names import CallGraph, cursor_findings, include_findings, place_of
+from hls_kernels.lint.tree import Node, finding, is_constant, parts
 
 
 @dataclass(slots=True)
@@ -54,7 +62,9 @@ def judge(kernels: Iterable[Kernel]) -> tuple[list[Finding], int]:
             _judge_whole(judgement)
         findings |= judgement.findings
         loops |= judgement.loops.keys()
-    return first_of_each_line(findings), len(loops)
+    # one for each rule and line, the first: a construct can breach a rule often
+    chosen = {(f.path, f.line, f.rule): f for f in sorted(findings, reverse=True)}
+    return sorted(chosen.values()), len(loops)
 
 
 def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
@@ -62,10 +72,10 @@ def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
     faults = compile_findings(tools, source)
     if not faults:
         try:
-            unit = parse(tools, source)
+            unit = tree.parse(tools, source)
         except LibclangError as error:
             raise MissingToolError(f"libclang cannot be loaded: {error}") from error
-        faults = parse_findings(unit)
+        faults = tree.parse_findings(unit)
     if faults:
         judgement.findings.update(faults)
         judgement.is_whole = False
@@ -75,15 +85,14 @@ def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
     judgement.findings.update(hardware_findings(unit, source, pragmas, owns))
     functions = []
     before: list[Loop] = []
-    for node in own_nodes(unit, owns):
-        for rule in (name_findings(node, owns), untraceable_findings(node), jump_findings(node)):
-            judgement.findings.update(rule)
-        if node.cursor.kind in FUNCTIONS and node.cursor.is_definition():
+    for node in tree.own_nodes(unit, owns):
+        judgement.findings.update(cursor_findings(node.cursor, owns))
+        if node.cursor.kind in tree.FUNCTIONS and node.cursor.is_definition():
             functions.append(node.cursor)
-        loop = loop_of(node, pragmas, before)
-        if loop is not None:
+        if node.cursor.kind in tree.LOOPS:
+            loop = _loop_of(unit, node, pragmas, before)
             where = loop.path, loop.cursor.extent.start.offset
-            judgement.loops[where] = loop, list(loop_findings(unit, loop))
+            judgement.loops[where] = loop, list(_loop_findings(unit, loop))
             before.append(loop)
     judgement.graph.add(functions, owns)
 
@@ -106,4 +115,208 @@ def _judge_whole(judgement: _Judgement) -> None:
         if kernel.folder in loop.path.parents
         or (loop.function is not None and place_of(loop.function) in reached)
     ]
-    judgement.findings.update(qor_findings(kernel, loops))
+    judgement.findings.update(_qor_findings(kernel, loops))
+
+
+_KEYWORDS = {
+    CursorKind.FOR_STMT: "for",
+    CursorKind.CXX_FOR_RANGE_STMT: "for",
+    CursorKind.WHILE_STMT: "while",
+    CursorKind.DO_STMT: "do",
+}
+_ARRAYS = (TypeKind.CONSTANTARRAY, TypeKind.DEPENDENTSIZEDARRAY)
+_UP = frozenset(("++", "+="))
+_HALVING = frozenset((">>=", "/="))
+_DOWN = _HALVING | {"--", "-="}
+_UNSIGNED = frozenset(
+    getattr(TypeKind, name) for name in ["UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "BOOL"]
+)
+_OPERATORS = tree.kinds("UNARY_OPERATOR BINARY_OPERATOR COMPOUND_ASSIGNMENT_OPERATOR")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of the project's files: its label and pragmas, the function and loops around it."""
+
+    cursor: Cursor
+    path: Path
+    label: str | None
+    pragmas: tuple[Pragma, ...]
+    function: Cursor | None
+    bounds: _Bounds
+
+
+class _Bounds(Enum):
+    CONSTANT = auto()
+    RUN_TIME = auto()
+    OPEN = auto()  # while and do: their head does not bound their trips
+    NONE = auto()
+
+
+def _loop_of(unit: TranslationUnit, node: Node, pragmas: Pragmas, before: list[Loop]) -> Loop:
+    """Read a loop; `before` are the loops that begin before it, also those around it."""
+    cursor = node.cursor
+    label = node.parent.spelling if node.parent.kind == CursorKind.LABEL_STMT else None
+    path = tree.path_of(cursor) or Path()
+    own = tuple(_pragmas_in(tree.body_of(cursor), pragmas.get(path, [])))
+    # what unrolling makes of an outer loop's counter is a constant in each copy
+    fixed = [
+        variable
+        for loop in before
+        if loop.bounds is _Bounds.CONSTANT and is_unrolled(loop.pragmas)
+        if loop.path == path and tree.contains(loop.cursor, cursor)
+        for child in loop.cursor.get_children()
+        for variable in child.get_children()
+        if child.kind == CursorKind.DECL_STMT
+    ]
+    return Loop(cursor, path, label, own, node.function, _bounds(unit, cursor, fixed))
+
+
+def _pragmas_in(body: Cursor, pragmas: list[Pragma]) -> Iterator[Pragma]:
+    """The pragmas that stand in `body` itself, not in a block inside it."""
+    if body.kind != CursorKind.COMPOUND_STMT:
+        return
+    inner = [c for c in tree.descendants(body) if c.kind == CursorKind.COMPOUND_STMT and c != body]
+    for pragma in pragmas:
+        line = pragma.at.line
+        if _holds(body, line) and not any(_holds(block, line) for block in inner):
+            yield pragma
+
+
+def _holds(block: Cursor, line: int) -> bool:
+    return bool(block.extent.start.line < line <= block.extent.end.line)
+
+
+def _loop_findings(unit: TranslationUnit, loop: Loop) -> Iterator[Finding]:
+    """Apply the rules on bounds, trip counts and labels to one loop."""
+    cursor, keyword = loop.cursor, _KEYWORDS[loop.cursor.kind]
+    if tree.words(unit, cursor)[0][1] != keyword:
+        yield finding(cursor, "loop-label", "a loop made by a macro cannot be judged: write it out")
+        return
+    bounds, count = loop.bounds, pragma_of(loop.pragmas, "LOOP_TRIPCOUNT")
+    if bounds is _Bounds.NONE:
+        yield finding(cursor, "unbounded-loop", f"{keyword} without a condition that can end it")
+    elif count is None and bounds is _Bounds.OPEN:
+        yield finding(cursor, "unbounded-loop", f"{keyword} without LOOP_TRIPCOUNT")
+    elif count is None and bounds is _Bounds.RUN_TIME:
+        yield finding(cursor, "trip-count", "run-time bounds without LOOP_TRIPCOUNT")
+    if count is not None and not (count.options.get("min") and count.options.get("max")):
+        yield finding(cursor, "trip-count", "LOOP_TRIPCOUNT without min and max")
+    if loop.label is None and not (is_unrolled(loop.pragmas) and bounds is _Bounds.CONSTANT):
+        yield finding(cursor, "loop-label", "no label directly before the loop")
+
+
+# ---- bounds ---------------------------------------------------------------------------------
+
+
+def _bounds(unit: TranslationUnit, cursor: Cursor, fixed: list[Cursor]) -> _Bounds:
+    children = list(cursor.get_children())
+    if cursor.kind == CursorKind.CXX_FOR_RANGE_STMT:
+        is_array = children[-2].type.get_canonical().kind in _ARRAYS
+        return _Bounds.CONSTANT if is_array else _Bounds.RUN_TIME
+    if cursor.kind != CursorKind.FOR_STMT:
+        condition = children[-1 if cursor.kind == CursorKind.DO_STMT else -2]
+        return _Bounds.NONE if is_constant(condition) else _Bounds.OPEN
+    start, condition, step = tree.head_of(unit, cursor)
+    if condition is None or is_constant(condition):
+        return _Bounds.NONE
+    if start is None or step is None:
+        return _Bounds.RUN_TIME
+    counter, steps = _counted(unit, condition, _declared(start), fixed)
+    is_fixed = (
+        counter is not None
+        and not any(_assigns(unit, c, counter) for c in tree.descendants(tree.body_of(cursor)))
+        and _steps(unit, step, counter, steps)
+    )
+    return _Bounds.CONSTANT if is_fixed else _Bounds.RUN_TIME
+
+
+def _counted(
+    unit: TranslationUnit, condition: Cursor, variables: list[Cursor], fixed: list[Cursor]
+) -> tuple[Cursor | None, frozenset[str]]:
+    """The one of `variables` that is compared with a constant, and the steps that lead there."""
+    operands = parts(condition)
+    if len(operands) not in (2, 3):  # in templates clang puts the operator between them
+        return None, frozenset()
+    left, right = operands[0], operands[-1]
+    behind = left.extent.end.offset
+    operator = next((w for offset, w in tree.words(unit, condition) if offset >= behind), "")
+    for variable, end, upward in ((left, right, "<"), (right, left, ">")):
+        counter = _variable(variable)
+        if counter is None or counter not in variables or not is_constant(end, fixed):
+            continue
+        if operator not in ("<", "<=", ">", ">="):
+            return None, frozenset()
+        steps = _UP if operator.startswith(upward) else _DOWN
+        if steps is _DOWN and "=" in operator:  # 0 halved stays 0, unsigned never gets below it
+            is_unsigned = counter.type.get_canonical().kind in _UNSIGNED
+            steps = frozenset() if is_unsigned else _DOWN - _HALVING
+        return counter, steps
+    return None, frozenset()
+
+
+def _declared(start: Cursor) -> list[Cursor]:
+    """The variables that a loop's head declares with a constant."""
+    declared = [c for c in start.get_children() if c.kind == CursorKind.VAR_DECL]
+    return [c for c in declared if (initial := parts(c)) and is_constant(initial[-1])]
+
+
+def _variable(expression: Cursor) -> Cursor | None:
+    """The variable that an expression is, through casts and parentheses."""
+    while expression.kind in (CursorKind.UNEXPOSED_EXPR, CursorKind.PAREN_EXPR):
+        inner = parts(expression)
+        if len(inner) != 1:
+            return None
+        expression = inner[0]
+    found = tree.targets(expression) if expression.kind == CursorKind.DECL_REF_EXPR else []
+    return found[0] if found else None
+
+
+def _steps(unit: TranslationUnit, step: Cursor, counter: Cursor, operators: frozenset[str]) -> bool:
+    is_written = any(word in operators for _, word in tree.words(unit, step))
+    return is_written and _works_on(step, counter) and all(map(is_constant, parts(step)[1:]))
+
+
+def _assigns(unit: TranslationUnit, cursor: Cursor, counter: Cursor) -> bool:
+    if cursor.kind not in _OPERATORS or not _works_on(cursor, counter):
+        return False
+    is_compound = cursor.kind == CursorKind.COMPOUND_ASSIGNMENT_OPERATOR
+    return is_compound or any(word in ("=", "++", "--") for _, word in tree.words(unit, cursor))
+
+
+def _works_on(operator: Cursor, counter: Cursor) -> bool:
+    """Whether a variable is the first operand."""
+    operands = parts(operator)
+    found = _variable(operands[0]) if operands else None
+    return found is not None and bool(found == counter)
+
+
+# ---- qor.json -------------------------------------------------------------------------------
+
+
+def _qor_findings(kernel: Kernel, loops: Iterable[Loop]) -> Iterator[Finding]:
+    """Where ``"loops"`` of qor.json and the pipelined loops of a kernel differ.
+
+    Args:
+        kernel: the kernel with its qor.json.
+        loops: the loops of its folder, and those of other headers that its functions reach.
+    """
+    if kernel.qor is None:
+        return
+    declared = {entry.label: entry for entry in kernel.qor}
+    path = kernel.folder / "qor.json"
+    found = set()
+    for loop in loops:
+        pipeline = pragma_of(loop.pragmas, "PIPELINE")
+        if loop.label is None or pipeline is None:
+            continue
+        found.add(loop.label)
+        entry, ii = declared.get(loop.label), pipeline.options.get("ii", "1")
+        if entry is None:
+            yield finding(loop.cursor, "qor", f"{loop.label} is pipelined and not in qor.json")
+        elif ii.isdecimal() and int(ii) != entry.ii:
+            what = f"{loop.label} has II = {int(ii)} in the source and {entry.ii} in qor.json"
+            yield Finding(path, entry.line, "qor", what)
+    for entry in kernel.qor:
+        if entry.label not in found:
+            yield Finding(path, entry.line, "qor", f"no pipelined loop has the label {entry.label}")

@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ecorl.errors import DataError
-from hls_kernels.lint.findings import Finding
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One breach of one rule."""
+
+    path: Path
+    line: int
+    rule: str
+    what: str
+
+    def __str__(self) -> str:
+        here = Path.cwd()
+        shown = self.path.relative_to(here) if self.path.is_relative_to(here) else self.path
+        return f"{shown}:{self.line}: {self.rule}: {self.what}"
+
 
 ROOT = Path(__file__).resolve().parents[1]
 """The folder of all kernels."""
@@ -34,7 +48,7 @@ class Kernel:
     folder: Path
     sources: tuple[Path, ...]
     qor: tuple[QorLoop, ...] | None = None
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
 
     def owns(self, path: Path) -> bool:
         """Whether a file is checked with this kernel: in its folder, or a header of the project."""
@@ -49,8 +63,8 @@ def all_kernels() -> list[Kernel]:
     A folder with a qor.json of another kind (of RTL, say) names neither loops nor sources there and
     holds no source of its own name.
     """
-    kernels = [_kernel_of(path.parent) for path in sorted(ROOT.glob("*/qor.json"))]
-    return [kernel for kernel in kernels if kernel is not None]
+    found = (_kernel_of(path.parent) for path in sorted(ROOT.glob("*/qor.json")))
+    return [kernel for kernel in found if kernel is not None]
 
 
 def kernels_of(files: Sequence[Path]) -> list[Kernel]:
@@ -93,20 +107,21 @@ def _kernel_of(folder: Path) -> Kernel | None:
     names = qor.get("sources", [own.name])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return _faulty(folder, _line_of(text, "sources"), '"sources" is a list of file names')
-    sources = tuple((folder / name).resolve() for name in names)
-    findings = [
-        Finding(path, _line_of(text, "sources"), "qor", f"source {source.name} is not there")
+    sources = [(folder / name).resolve() for name in names]
+    faults = [
+        ("sources", f"source {source.name} is not there")
         for source in sources
         if not source.is_file()
     ]
     loops = []
     for entry in qor["loops"]:
-        loop = _loop_of(entry, text)
-        if loop is None:
-            what = f"{json.dumps(entry)}: a loop has a label and an ii of at least 1"
-            findings.append(Finding(path, _line_of(text, "loops"), "qor", what))
+        label, ii = (entry.get("label"), entry.get("ii")) if isinstance(entry, dict) else (0, 0)
+        if isinstance(label, str) and type(ii) is int and ii >= 1:
+            loops.append(QorLoop(label, ii, _line_of(text, "label", label)))
         else:
-            loops.append(loop)
+            what = f"{json.dumps(entry)}: a loop has a label and an ii of at least 1"
+            faults.append(("loops", what))
+    findings = [Finding(path, _line_of(text, key), "qor", what) for key, what in faults]
     there = tuple(source for source in sources if source.is_file())
     return Kernel(folder, there, tuple(loops), tuple(findings))
 
@@ -115,15 +130,6 @@ def _faulty(folder: Path, line: int, what: str) -> Kernel:
     source = folder / f"{folder.name}.cpp"
     sources = (source,) if source.is_file() else ()
     return Kernel(folder, sources, None, (Finding(folder / "qor.json", line, "qor", what),))
-
-
-def _loop_of(entry: Any, text: str) -> QorLoop | None:
-    if not isinstance(entry, dict):
-        return None
-    label, ii = entry.get("label"), entry.get("ii")
-    if not isinstance(label, str) or type(ii) is not int or ii < 1:
-        return None
-    return QorLoop(label, ii, _line_of(text, "label", label))
 
 
 def _line_of(text: str, key: str, value: str | None = None) -> int:

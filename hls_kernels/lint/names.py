@@ -1,15 +1,18 @@
-"""The rules on names in kernel sources: heap, stl, libm, float, include."""
+"""The rules on what kernel sources name, include and call, and the calls of their functions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from clang.cindex import Cursor, CursorKind, TranslationUnit
+from clang.cindex import Cursor, CursorKind, TranslationUnit, TypeKind
 
-from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.tree import FUNCTIONS, Node, Owns, finding, namespaces, path_of, targets
+from hls_kernels.lint import tree
+from hls_kernels.lint.kernels import Finding
+from hls_kernels.lint.tree import FUNCTIONS, Owns, finding, path_of, targets
 
 _HEADERS = frozenset(
     ("cstdint", "cstddef", "type_traits", "stdint.h", "stddef.h", "ap_int.h", "hls_stream.h")
@@ -41,32 +44,32 @@ _LIBM = re.compile(
 _STD_ALLOWED = re.compile(r"u?int\w*_t|size_t")
 _FLOAT = re.compile(r"\b(?:float|double|_Float16|__fp16|__bf16|__float128|__ibm128)\b")
 
-_NAMING = frozenset(
-    (
-        CursorKind.DECL_REF_EXPR,
-        CursorKind.MEMBER_REF_EXPR,
-        CursorKind.OVERLOADED_DECL_REF,
-        CursorKind.TYPE_REF,
-        CursorKind.TEMPLATE_REF,
-        CursorKind.CALL_EXPR,
-    )
+_NO_HARDWARE = {
+    CursorKind.CXX_NEW_EXPR: ("heap", "new"),
+    CursorKind.CXX_DELETE_EXPR: ("heap", "delete"),
+    CursorKind.GOTO_STMT: ("unbounded-loop", "goto"),  # it can make a loop without a bound
+    CursorKind.INDIRECT_GOTO_STMT: ("unbounded-loop", "goto"),
+    CursorKind.FLOATING_LITERAL: ("float", "a floating-point literal"),
+}
+_NOT_TYPED = tree.kinds("NAMESPACE LINKAGE_SPEC FLOATING_LITERAL")
+_NAMING = tree.kinds(
+    "DECL_REF_EXPR MEMBER_REF_EXPR OVERLOADED_DECL_REF TYPE_REF TEMPLATE_REF CALL_EXPR"
 )
 # what `using ::exp;` within std declares is not exposed by clang
-_CALLED = FUNCTIONS | {CursorKind.USING_DECLARATION, CursorKind.UNEXPOSED_DECL}
+_CALLED = FUNCTIONS | tree.kinds("USING_DECLARATION UNEXPOSED_DECL")
 
 
-def name_findings(node: Node, owns: Owns) -> Iterator[Finding]:
-    """Report names at one cursor that hardware does not have.
+def cursor_findings(cursor: Cursor, owns: Owns) -> Iterator[Finding]:
+    """Report what one cursor names, calls or jumps to that hardware does not have.
 
     Args:
-        node: of the syntax tree.
+        cursor: of the syntax tree.
         owns: whether a file is the project's.
     """
-    cursor = node.cursor
-    if cursor.kind == CursorKind.CXX_NEW_EXPR:
-        yield finding(cursor, "heap", "new")
-    if cursor.kind == CursorKind.CXX_DELETE_EXPR:
-        yield finding(cursor, "heap", "delete")
+    if cursor.kind in _NO_HARDWARE:
+        yield finding(cursor, *_NO_HARDWARE[cursor.kind])
+    if cursor.kind == CursorKind.CXX_METHOD and cursor.is_virtual_method():
+        yield finding(cursor, "recursion", f"virtual {cursor.spelling}: its calls cannot be known")
     if cursor.kind == CursorKind.USING_DIRECTIVE:
         for child in cursor.get_children():
             if child.spelling == "std":
@@ -74,11 +77,18 @@ def name_findings(node: Node, owns: Owns) -> Iterator[Finding]:
     if cursor.kind in _NAMING:
         for target in targets(cursor):
             yield from _target_findings(cursor, target, owns)
-    yield from _float_findings(cursor)
+            is_variable = cursor.kind == CursorKind.CALL_EXPR and target.kind in _VARIABLES
+            if is_variable and target.type.get_canonical().kind in _POINTERS:
+                what = f"call through the pointer {target.spelling}: what it calls cannot be known"
+                yield finding(cursor, "recursion", what)
+    if cursor.kind not in _NOT_TYPED:
+        found = _FLOAT.search(cursor.type.get_canonical().spelling)
+        if found is not None:
+            yield finding(cursor, "float", f"{found[0]} ({cursor.type.spelling})")
 
 
 def _target_findings(cursor: Cursor, target: Cursor, owns: Owns) -> Iterator[Finding]:
-    name, scopes = target.spelling, namespaces(target)
+    name, scopes = target.spelling, tree.namespaces(target)
     path = path_of(target)
     is_c_function = target.kind in _CALLED and scopes in ([], ["std"])
     if path is not None and owns(path):
@@ -107,17 +117,6 @@ def _is_allowed_of_std(name: str, path: Path | None) -> bool:
     return bool(_STD_ALLOWED.fullmatch(name)) or (path is not None and "type_traits" in str(path))
 
 
-def _float_findings(cursor: Cursor) -> Iterator[Finding]:
-    if cursor.kind == CursorKind.FLOATING_LITERAL:
-        yield finding(cursor, "float", "a floating-point literal")
-        return
-    if cursor.kind in (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC):
-        return
-    found = _FLOAT.search(cursor.type.get_canonical().spelling)
-    if found is not None:
-        yield finding(cursor, "float", f"{found[0]} ({cursor.type.spelling})")
-
-
 def include_findings(unit: TranslationUnit, owns: Owns) -> Iterator[Finding]:
     """Report includes of foreign headers, but for the few that kernels may use.
 
@@ -132,3 +131,132 @@ def include_findings(unit: TranslationUnit, owns: Owns) -> Iterator[Finding]:
             allowed = ", ".join(sorted(_HEADERS))
             what = f"{header.name}: outside our files only {allowed}"
             yield Finding(source, inclusion.location.line, "include", what)
+
+
+Place = tuple[Path, int, int]
+"""File, line and column of a function's name. An instantiation has the place of its template."""
+
+_POINTERS = frozenset((TypeKind.POINTER, TypeKind.MEMBERPOINTER))
+_TEMPLATES = tree.kinds("FUNCTION_TEMPLATE CLASS_TEMPLATE CLASS_TEMPLATE_PARTIAL_SPECIALIZATION")
+_VARIABLES = tree.kinds("VAR_DECL PARM_DECL FIELD_DECL")
+
+
+def place_of(function: Cursor) -> Place:
+    """Where a function, or the template that it was made from, is named in its definition."""
+    definition = function.get_definition() or function
+    location = definition.location
+    return path_of(definition) or Path(), location.line, location.column
+
+
+@dataclass(slots=True)
+class CallGraph:
+    """Calls between the project's functions at run time; a template is one function."""
+
+    names: dict[Place, str] = field(default_factory=dict)
+    calls: dict[Place, set[Place]] = field(default_factory=dict)
+    constexprs: set[Place] = field(default_factory=set)
+
+    def add(self, functions: Iterable[Cursor], owns: Owns) -> None:
+        """Follow the calls of functions, into the instantiations of templates too.
+
+        Args:
+            functions: of the project.
+            owns: whether a file is the project's.
+        """
+        functions = list(functions)
+        templates = [f for f in functions if _is_template(f)]
+        waiting = deque(f for f in functions if not _is_template(f))
+        seen: set[str] = set()
+        while waiting or templates:
+            # last come templates that nothing uses: their calls are known by name only
+            function = waiting.popleft() if waiting else templates.pop()
+            is_used = _is_template(function) and place_of(function) in self.calls
+            if function.get_usr() not in seen and not is_used:
+                seen.add(function.get_usr())
+                waiting.extend(self._follow(function, owns))
+
+    def _follow(self, function: Cursor, owns: Owns) -> Iterator[Cursor]:
+        here = place_of(function)
+        self.names[here] = function.spelling
+        if tree.is_constexpr(function):
+            self.constexprs.add(here)
+        called = self.calls.setdefault(here, set())
+        for callee in _callees(function):
+            path = path_of(callee)
+            if path is not None and owns(path):
+                called.add(place_of(callee))
+                self.names.setdefault(place_of(callee), callee.spelling)
+                if not _is_template(callee):
+                    yield callee
+
+    def reached_from(self, start: Iterable[Place]) -> set[Place]:
+        """The functions of `start` and all that they call, directly or not."""
+        reached: set[Place] = set()
+        waiting = list(start)
+        while waiting:
+            place = waiting.pop()
+            if place not in reached:
+                reached.add(place)
+                waiting += self.calls.get(place, ())
+        return reached
+
+    def hardware(self) -> set[Place]:
+        """All but the constexpr functions that only constant expressions call."""
+        return self.reached_from(self.calls.keys() - self.constexprs)
+
+    def recursion_findings(self) -> Iterator[Finding]:
+        """One finding for each cycle, at the first of its functions."""
+        reported: set[Place] = set()
+        for start in sorted(self.calls):
+            cycle = self._cycle(start)
+            if cycle and not reported & set(cycle):
+                reported |= set(cycle)
+                route = " -> ".join(self.names[place] for place in cycle)
+                yield Finding(start[0], start[1], "recursion", route)
+
+    def _cycle(self, start: Place) -> list[Place]:
+        """The shortest way from a function back to itself, or nothing."""
+        seen: set[Place] = set()
+        waiting = deque([[start]])
+        while waiting:
+            route = waiting.popleft()
+            for place in sorted(self.calls.get(route[-1], ())):
+                if place == start:
+                    return [*route, start]
+                if place not in seen:
+                    seen.add(place)
+                    waiting.append([*route, place])
+        return []
+
+
+def _is_template(function: Cursor) -> bool:
+    """Whether calls in it wait for arguments; its instantiations are functions of their own."""
+    return any(scope.kind in _TEMPLATES for scope in tree.scopes_of(function))
+
+
+def _calls(cursor: Cursor) -> Iterator[Cursor]:
+    """The calls in `cursor` that are not made by the compiler itself."""
+    is_constant = cursor.kind == CursorKind.VAR_DECL and tree.is_constexpr(cursor)
+    if cursor.kind == CursorKind.STATIC_ASSERT or is_constant:
+        return
+    if cursor.kind == CursorKind.CALL_EXPR:
+        yield cursor
+    for child in cursor.get_children():
+        yield from _calls(child)
+
+
+def _callees(function: Cursor) -> Iterator[Cursor]:
+    for cursor in _calls(function.get_definition() or function):
+        exact = [t for t in targets(cursor) if t.kind in FUNCTIONS]
+        for target in exact or _candidates(cursor):
+            yield target.get_definition() or target
+
+
+def _candidates(call: Cursor) -> Iterator[Cursor]:
+    """Functions that a call in a template may mean: those of its name with enough parameters."""
+    callee, *arguments = tree.parts(call) or [call]
+    # a function that was given as a template argument stands below the parameter's name
+    for target in (target for named in tree.descendants(callee) for target in targets(named)):
+        parameters = [c for c in target.get_children() if c.kind == CursorKind.PARM_DECL]
+        if target.kind in FUNCTIONS and len(arguments) <= len(parameters):
+            yield target

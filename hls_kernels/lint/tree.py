@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from ctypes import c_int, c_longlong, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from clang.cindex import (
     Cursor,
@@ -19,57 +21,29 @@ from clang.cindex import (
 )
 
 from hls_kernels.lint.compiling import Tools
-from hls_kernels.lint.findings import Finding
+from hls_kernels.lint.kernels import Finding
 
 Owns = Callable[[Path], bool]
 
-FUNCTIONS = frozenset(
-    (
-        CursorKind.FUNCTION_DECL,
-        CursorKind.FUNCTION_TEMPLATE,
-        CursorKind.CXX_METHOD,
-        CursorKind.CONSTRUCTOR,
-        CursorKind.DESTRUCTOR,
-        CursorKind.CONVERSION_FUNCTION,
-    )
+
+def kinds(names: str) -> frozenset[CursorKind]:
+    """The kinds of cursors of these names."""
+    return frozenset(getattr(CursorKind, name) for name in names.split())
+
+
+FUNCTIONS = kinds(
+    "FUNCTION_DECL FUNCTION_TEMPLATE CXX_METHOD CONSTRUCTOR DESTRUCTOR CONVERSION_FUNCTION"
 )
-LOOPS = frozenset(
-    (
-        CursorKind.FOR_STMT,
-        CursorKind.WHILE_STMT,
-        CursorKind.DO_STMT,
-        CursorKind.CXX_FOR_RANGE_STMT,
-    )
+LOOPS = kinds("FOR_STMT WHILE_STMT DO_STMT CXX_FOR_RANGE_STMT")
+CASTS = kinds(
+    "UNEXPOSED_EXPR PAREN_EXPR CSTYLE_CAST_EXPR CXX_STATIC_CAST_EXPR CXX_FUNCTIONAL_CAST_EXPR"
 )
-_REFERENCES = frozenset(
-    (
-        CursorKind.TYPE_REF,
-        CursorKind.TEMPLATE_REF,
-        CursorKind.MEMBER_REF,
-        CursorKind.NAMESPACE_REF,
-    )
+LITERALS = kinds(
+    "INTEGER_LITERAL CHARACTER_LITERAL CXX_BOOL_LITERAL_EXPR CXX_UNARY_EXPR"  # sizeof and alignof
 )
-_CONSTANTS = frozenset(
-    (
-        CursorKind.INTEGER_LITERAL,
-        CursorKind.CHARACTER_LITERAL,
-        CursorKind.CXX_BOOL_LITERAL_EXPR,
-        CursorKind.CXX_UNARY_EXPR,  # sizeof and alignof
-        CursorKind.SIZE_OF_PACK_EXPR,
-    )
-)
-_CONSTANT_IF_PARTS_ARE = frozenset(
-    (
-        CursorKind.PAREN_EXPR,
-        CursorKind.UNEXPOSED_EXPR,
-        CursorKind.UNARY_OPERATOR,
-        CursorKind.BINARY_OPERATOR,
-        CursorKind.CONDITIONAL_OPERATOR,
-        CursorKind.CSTYLE_CAST_EXPR,
-        CursorKind.CXX_STATIC_CAST_EXPR,
-        CursorKind.CXX_FUNCTIONAL_CAST_EXPR,
-    )
-)
+_NAMES = kinds("TYPE_REF TEMPLATE_REF MEMBER_REF NAMESPACE_REF")
+_CONSTANTS = LITERALS | kinds("SIZE_OF_PACK_EXPR")
+_CONSTANT_IF_PARTS_ARE = CASTS | kinds("UNARY_OPERATOR BINARY_OPERATOR CONDITIONAL_OPERATOR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +137,20 @@ def targets(cursor: Cursor) -> list[Cursor]:
     return targets(target) if target.kind == CursorKind.OVERLOADED_DECL_REF else [target]
 
 
+def scopes_of(declaration: Cursor) -> list[Cursor]:
+    """A declaration and all that encloses it, innermost first."""
+    scopes: list[Cursor] = []
+    while declaration is not None:
+        scopes.append(declaration)
+        declaration = declaration.semantic_parent
+    return scopes
+
+
 def namespaces(declaration: Cursor) -> list[str]:
     """Names of the scopes that enclose a declaration, outermost first, reserved ones left out."""
-    names: list[str] = []
-    scope = declaration.semantic_parent
-    while scope is not None and scope.kind != CursorKind.TRANSLATION_UNIT:
-        if scope.spelling and not scope.spelling.startswith("_"):  # as std::__cxx11
-            names.append(scope.spelling)
-        scope = scope.semantic_parent
-    return names[::-1]
+    scopes = [s for s in scopes_of(declaration)[1:] if s.kind != CursorKind.TRANSLATION_UNIT]
+    names = [scope.spelling for scope in reversed(scopes)]
+    return [name for name in names if name and not name.startswith("_")]  # as std::__cxx11
 
 
 def words(unit: TranslationUnit, first: Cursor, end: Cursor | None = None) -> list[tuple[int, str]]:
@@ -190,9 +169,40 @@ def words(unit: TranslationUnit, first: Cursor, end: Cursor | None = None) -> li
     return [(offset, word) for offset, word in found if offset < stop.offset]
 
 
+def contains(outer: Cursor, inner: Cursor) -> bool:
+    """Whether the text of a cursor is a part of that of another one, or the same."""
+    around, within = outer.extent, inner.extent
+    return bool(
+        around.start.offset <= within.start.offset and within.end.offset <= around.end.offset
+    )
+
+
+def body_of(loop: Cursor) -> Cursor:
+    """The statement that a loop repeats."""
+    children = list(loop.get_children())
+    return children[0] if loop.kind == CursorKind.DO_STMT else children[-1]
+
+
+def head_of(unit: TranslationUnit, loop: Cursor) -> list[Cursor | None]:
+    """Start, condition and step of a ``for`` with semicolons; what is left out is None.
+
+    Clang leaves out what is not written, so the semicolons tell which part is which.
+    """
+    *children, body = loop.get_children()
+    depth, semicolons = 0, []
+    for offset, word in words(unit, loop, body):
+        depth += (word in "([{") - (word in ")]}")
+        if word == ";" and depth == 1:
+            semicolons.append(offset)
+    slots: list[Cursor | None] = [None, None, None]
+    for child in children:
+        slots[sum(child.extent.start.offset > offset for offset in semicolons)] = child
+    return slots
+
+
 def parts(cursor: Cursor) -> list[Cursor]:
     """The sub-expressions of an expression, without the names of types and scopes."""
-    return [child for child in cursor.get_children() if child.kind not in _REFERENCES]
+    return [child for child in cursor.get_children() if child.kind not in _NAMES]
 
 
 def is_constant(cursor: Cursor, fixed: Sequence[Cursor] = ()) -> bool:
@@ -206,16 +216,13 @@ def is_constant(cursor: Cursor, fixed: Sequence[Cursor] = ()) -> bool:
         return True
     if cursor.kind == CursorKind.DECL_REF_EXPR:
         return _names_constant(cursor, fixed)
-
-    def are_constant(expressions: list[Cursor]) -> bool:
-        return all(is_constant(expression, fixed) for expression in expressions)
-
-    if cursor.kind == CursorKind.CALL_EXPR:
-        called = targets(cursor) or [t for c in parts(cursor)[:1] for t in targets(c)]
-        arguments = list(cursor.get_arguments()) or parts(cursor)[1:]
-        return bool(called) and all(map(is_constexpr, called)) and are_constant(arguments)
     found = parts(cursor)
-    return cursor.kind in _CONSTANT_IF_PARTS_ARE and bool(found) and are_constant(found)
+    may_be = cursor.kind in _CONSTANT_IF_PARTS_ARE and bool(found)
+    if cursor.kind == CursorKind.CALL_EXPR:
+        called = targets(cursor) or [target for callee in found[:1] for target in targets(callee)]
+        found = list(cursor.get_arguments()) or found[1:]
+        may_be = bool(called) and all(map(is_constexpr, called))
+    return may_be and all(is_constant(part, fixed) for part in found)
 
 
 def _names_constant(reference: Cursor, fixed: Sequence[Cursor]) -> bool:
@@ -223,14 +230,13 @@ def _names_constant(reference: Cursor, fixed: Sequence[Cursor]) -> bool:
     if found and all(target in fixed for target in found):
         return True
     if not found:  # a member of a scope that depends on template parameters
-        kinds = {child.kind for child in reference.get_children()}
-        return bool(kinds & {CursorKind.TEMPLATE_REF, CursorKind.TYPE_REF})
+        below = {child.kind for child in reference.get_children()}
+        return bool(below & kinds("TEMPLATE_REF TYPE_REF"))
     return all(map(_is_constant_declaration, found))
 
 
 def _is_constant_declaration(declaration: Cursor) -> bool:
-    constants = {CursorKind.TEMPLATE_NON_TYPE_PARAMETER, CursorKind.ENUM_CONSTANT_DECL}
-    if declaration.kind in constants:
+    if declaration.kind in kinds("TEMPLATE_NON_TYPE_PARAMETER ENUM_CONSTANT_DECL"):
         return True
     if declaration.kind != CursorKind.VAR_DECL or not declaration.type.is_const_qualified():
         return False
@@ -247,3 +253,59 @@ def is_constexpr(declaration: Cursor) -> bool:
         if token.spelling in stops:
             return False
     return False
+
+
+_INTEGER = 1  # CXEval_Int
+
+# in the order of CXBinaryOperatorKind and CXUnaryOperatorKind
+_BINARIES = "* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,"
+_BINARY = dict(enumerate(_BINARIES.split(), start=3))
+_UNARY = dict(enumerate(["p++", "p--", "++", "--", "addr", "deref", "+", "-", "~", "!"], start=1))
+
+
+@cache
+def _library() -> Any:
+    library = conf.lib
+    for name, arguments, result in (
+        ("getCursorBinaryOperatorKind", Cursor, c_int),
+        ("getCursorUnaryOperatorKind", Cursor, c_int),
+        ("Cursor_getVarDeclInitializer", Cursor, Cursor),
+        ("Cursor_Evaluate", Cursor, c_void_p),
+        ("EvalResult_getKind", c_void_p, c_int),
+        ("EvalResult_getAsLongLong", c_void_p, c_longlong),
+        ("EvalResult_dispose", c_void_p, None),
+    ):
+        function = getattr(library, f"clang_{name}")
+        function.argtypes, function.restype = [arguments], result
+    return library
+
+
+def binary_operator(cursor: Cursor) -> str:
+    """The spelling of a binary or assigning operator; empty for others."""
+    return _BINARY.get(_library().clang_getCursorBinaryOperatorKind(cursor), "")
+
+
+def unary_operator(cursor: Cursor) -> str:
+    """The spelling of a unary operator: ``p++`` behind its operand, ``addr``, ``deref``."""
+    return _UNARY.get(_library().clang_getCursorUnaryOperatorKind(cursor), "")
+
+
+def initializer(variable: Cursor) -> Cursor | None:
+    """The initial value of a variable, or None."""
+    found = _library().clang_Cursor_getVarDeclInitializer(variable)
+    if _library().clang_Cursor_isNull(found):
+        return None
+    found._tu = variable._tu  # as Cursor.from_cursor_result does
+    return found
+
+
+def value_of(cursor: Cursor) -> int | None:
+    """The integer that an expression or a variable has at compile time, or None."""
+    library = _library()
+    result = library.clang_Cursor_Evaluate(cursor)
+    if not result:
+        return None
+    is_integer = library.clang_EvalResult_getKind(result) == _INTEGER
+    value = int(library.clang_EvalResult_getAsLongLong(result)) if is_integer else None
+    library.clang_EvalResult_dispose(result)
+    return value

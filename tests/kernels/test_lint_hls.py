@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-from hls_kernels.lint import findings, rules
+from hls_kernels.lint import SOURCE_RULES, findings, rules
 from hls_kernels.lint.__main__ import main
 from hls_kernels.lint.kernels import all_kernels
-from hls_kernels.lint.rules import SOURCE_RULES
 from tests.fakes.hls_refused import BEGIN, REFUSED
 from tests.fakes.hls_sources import BAD, GOOD
 from tests.fakes.hls_taken import TAKEN

@@ -11,10 +11,11 @@ import pytest
 
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.errors import BuildError
+from hls_kernels.lint.compiling import read_pragma
 from hls_kernels.lint.kernels import Kernel, all_kernels
 from hls_kernels.lint.recurrences import __main__ as command
 from hls_kernels.lint.recurrences import time_loops, timings_of
-from hls_kernels.lint.recurrences.delays import read_operators
+from hls_kernels.lint.recurrences.carried import read_operators
 from hls_kernels.lint.recurrences.graph import DelayGraph
 from hls_kernels.lint.recurrences.ir import read_functions
 
@@ -31,6 +32,10 @@ PLACES = """
 """
 
 
+def said_at(text, line):
+    return read_pragma(text, SOURCE, line)
+
+
 def timing(body, *pragmas, head="i32 %n"):
     """The one loop of a function; `body` is what it repeats, with what it carries."""
     phis = [line for line in body.splitlines() if "%entry ]" in line]
@@ -42,7 +47,7 @@ def timing(body, *pragmas, head="i32 %n"):
         *rest, "latch:", "  %i.next = add i32 %i, 1", "  br label %loop, !llvm.loop !5", "out:",
         "  ret void", "}",
     ])  # fmt: skip
-    said = {SOURCE: [(11, "PIPELINE II = 1"), *((12, pragma) for pragma in pragmas)]}
+    said = {SOURCE: [said_at("PIPELINE II = 1", 11), *(said_at(text, 12) for text in pragmas)]}
     (found,) = timings_of("@table = internal global [64 x i32] zeroinitializer\n" + text + PLACES,
                           said, OPERATORS)  # fmt: skip
     return found
@@ -139,7 +144,9 @@ def test_a_value_over_several_cycles_misses_its_interval():
     found = timing(body)
     assert (found.least_ii, found.is_missed) == (3, True)
     assert (
-        replace(found, source=replace(found.source, pragmas=("PIPELINE II = 3",))).is_missed
+        replace(
+            found, source=replace(found.source, pragmas=(said_at("PIPELINE II = 3", 11),))
+        ).is_missed
         is False
     )
 

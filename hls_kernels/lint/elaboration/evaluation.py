@@ -6,19 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
 
-from hls_kernels.lint.elaboration.places import (
-    RECEIVED,
-    UNKNOWN,
-    MemoryPlace,
-    Pointer,
-    Record,
-    Value,
-    decayed,
-    either,
-    element_of,
-    member_of,
-)
-from hls_kernels.lint.elaboration.syntax import Expression, Op, SourceLine, Variable
+from hls_kernels.lint.compiling import SourceLine
+from hls_kernels.lint.elaboration import values
+from hls_kernels.lint.elaboration.syntax import Expression, Kind, Op, Type, Variable
 from hls_kernels.lint.elaboration.trace import (
     Access,
     Arithmetic,
@@ -28,19 +18,11 @@ from hls_kernels.lint.elaboration.trace import (
     Scope,
     Transfer,
 )
-from hls_kernels.lint.elaboration.values import (
-    Number,
-    Symbol,
-    constant,
-    operated,
-    plus,
-    scaled,
-    symbolic,
-)
-from hls_kernels.lint.elaboration.widths import Kind, Type
+from hls_kernels.lint.elaboration.values import UNKNOWN, MemoryPlace, Number, Pointer, Value
 
 _MULTIPLYING = frozenset(("*", "/", "%"))
-_branches = count()
+branches = count()
+"""Numbers of branches and of symbols."""
 
 
 class Evaluator(ABC):
@@ -53,7 +35,7 @@ class Evaluator(ABC):
         self.overwritten: set[Variable] = set()  # what was taken for constant
         self.objects: list[Value] = []  # what `this` is in the methods that run
         self._known: dict[Op, Callable[[Expression], Value]] = {
-            Op.CONSTANT: lambda expression: constant(expression.value),
+            Op.CONSTANT: lambda expression: values.constant(expression.value),
             Op.BINARY: self._binary,
             Op.UNARY: self._unary,
             Op.ASSIGN: self._assigned,
@@ -84,27 +66,30 @@ class Evaluator(ABC):
     def number(self, expression: Expression) -> Number:
         """The value of an expression that is an integer; a new symbol where it is not known."""
         found = self.evaluate(expression)
-        return found if isinstance(found, Number) else self._new(expression.type)
+        return found if isinstance(found, Number) else self.new(expression.type)
 
     def locate(self, expression: Expression) -> Value:
         """Where a value stands; the value itself where it stands nowhere."""
         op = expression.op
         if op is Op.VARIABLE:
-            variable = expression.variable
-            assert variable is not None
-            bound = self.bindings.get(variable)
-            return MemoryPlace(variable, (), variable.type.referred) if bound is None else bound
+            assert expression.variable is not None
+            return self.bound(expression.variable)
         if op is Op.MEMBER:
-            return member_of(self.locate(expression.args[0]), expression.name)
+            return values.member_of(self.locate(expression.args[0]), expression.name)
         if op is Op.INDEX:
             whole = self.locate(expression.args[0])
-            return element_of(whole, self.number(expression.args[1]))
+            return values.element_of(whole, self.number(expression.args[1]))
         if op is Op.DEREFERENCE:
-            found = decayed(self.evaluate(expression.args[0]))
+            found = values.decayed(self.evaluate(expression.args[0]))
             return found.to if isinstance(found, Pointer) else UNKNOWN
         if op is Op.THIS:
             return self.objects[-1] if self.objects else UNKNOWN
         return self._known[op](expression)
+
+    def bound(self, variable: Variable) -> Value:
+        """What a variable is bound to: by default a place of its own."""
+        own = MemoryPlace(variable, (), variable.type.referred)
+        return self.bindings.get(variable, own)
 
     def note(self, event: Event) -> None:
         """Add an event to the trace."""
@@ -116,24 +101,22 @@ class Evaluator(ABC):
         """Give a place a value."""
         if place.indices:
             self.note(Access(place, True, at, self.scope))
-        made = Assignment(place, value, at, self.scope, is_first)
-        self.note(made)
+        made = Assignment(place, value, self.scope, is_first)
         self.trace.assignments.setdefault(place.root, []).append(made)
 
-    def in_arm(self, arm: tuple[int, int, Number], at: SourceLine) -> Scope:
+    def in_arm(self, arm: tuple[int, int, Number], at: SourceLine) -> None:
         """Open an arm of a branch; the caller closes it by going back to its parent."""
         self.scope = Scope(at, self.scope, arm=arm)
-        return self.scope
 
-    def new_branch(self) -> int:
-        """The number of a branch."""
-        return next(_branches)
-
-    def _new(self, type_: Type, kind: str = "new") -> Number:
+    def new(self, type_: Type, kind: str = "new") -> Number:
+        """A number that is not known, as a symbol of its own."""
         span = 2 if type_.bits == 1 else None
-        return symbolic(
-            Symbol((kind, self.scope.number, next(_branches)), (), span), type_.bits or 64
-        )
+        symbol = values.Symbol((kind, self.scope.number, next(branches)), (), span)
+        return values.symbolic(symbol, type_.bits or 64)
+
+    def _lost_of(self, type_: Type) -> Value:
+        """A value that is not known."""
+        return self.new(type_) if type_.kind is Kind.INTEGER else UNKNOWN
 
     # ---- operators ----------------------------------------------------------------------------
 
@@ -143,59 +126,59 @@ class Evaluator(ABC):
             return [self.evaluate(argument) for argument in expression.args][-1]
         if name in ("&&", "||"):
             return self._shortcut(expression)
-        left, right = (decayed(self.evaluate(argument)) for argument in expression.args)
+        left, right = (values.decayed(self.evaluate(argument)) for argument in expression.args)
         return self._operated(expression, name, left, right)
 
     def _operated(self, expression: Expression, name: str, left: Value, right: Value) -> Value:
         if isinstance(left, Pointer) and isinstance(right, Number) and name in ("+", "-"):
-            return Pointer(left.to.moved(right if name == "+" else scaled(right, -1)))
+            return Pointer(left.to.moved(right if name == "+" else values.scaled(right, -1)))
         if not isinstance(left, Number) or not isinstance(right, Number):
-            return self._new(expression.type) if expression.type.kind is Kind.INTEGER else UNKNOWN
+            return self._lost_of(expression.type)
         if name in _MULTIPLYING:
             type_ = expression.type.referred
             self.note(Arithmetic(name, left, right, type_, expression.at, self.scope))
-        return _within(operated(name, left, right), expression.type.referred)
+        return _within(values.operated(name, left, right), expression.type.referred)
 
     def _shortcut(self, expression: Expression) -> Value:
         left = self.number(expression.args[0])
         known = left.exact
         if known is not None and bool(known) == (expression.name == "||"):
-            return constant(int(bool(known)))
+            return values.constant(int(bool(known)))
         outer = self.scope
         if known is None:
-            self.in_arm((self.new_branch(), int(expression.name == "||"), left), expression.at)
+            self.in_arm((next(branches), int(expression.name == "||"), left), expression.at)
         right = self.number(expression.args[1])
         self.scope = outer
-        return operated(expression.name, left, right)
+        return values.operated(expression.name, left, right)
 
     def _unary(self, expression: Expression) -> Value:
         value = self.number(expression.args[0])
         if expression.name == "-":
-            return scaled(value, -1)
+            return values.scaled(value, -1)
         if expression.name == "~":
-            return plus(constant(-1), value, -1)
-        return operated("==", value, constant(0)) if expression.name == "!" else value
+            return values.plus(values.constant(-1), value, -1)
+        return values.operated("==", value, values.constant(0)) if expression.name == "!" else value
 
     def _selected(self, expression: Expression) -> Value:
         condition = self.number(expression.args[0])
         known = condition.exact
         if known is not None:
             return self.locate(expression.args[1 if known else 2])
-        branch, outer, found = self.new_branch(), self.scope, []
+        branch, outer, found = next(branches), self.scope, []
         for arm in (0, 1):
             self.in_arm((branch, arm, condition), expression.at)
             found.append(self.evaluate(expression.args[1 + arm]))
             self.scope = outer
         yes, no = found
-        return either(condition, yes, no)
+        return values.either(condition, yes, no)
 
     def _cast(self, expression: Expression) -> Value:
         inner = self.evaluate(expression.args[0])
         type_ = expression.type.referred
         if not isinstance(inner, Number):
-            return self._new(type_) if type_.kind is Kind.INTEGER else inner
+            return self.new(type_) if type_.kind is Kind.INTEGER else inner
         if type_.bits == 1 and inner.exact is None:
-            return operated("!=", inner, constant(0))
+            return values.operated("!=", inner, values.constant(0))
         return _within(inner, type_)
 
     def _assigned(self, expression: Expression) -> Value:
@@ -223,13 +206,13 @@ class Evaluator(ABC):
     # ---- the rest -----------------------------------------------------------------------------
 
     def _listed(self, expression: Expression) -> Value:
-        values = [decayed(self.evaluate(argument)) for argument in expression.args]
+        given = [values.decayed(self.evaluate(argument)) for argument in expression.args]
         type_ = expression.type.referred
         if type_.kind is not Kind.RECORD:
             return UNKNOWN
         names = [name for name, _ in type_.fields]
-        zeros = {name: constant(0) for name, of in type_.fields if of.kind is Kind.INTEGER}
-        return Record({**zeros, **dict(zip(names, values, strict=False))})
+        zeros = {name: values.constant(0) for name, of in type_.fields if of.kind is Kind.INTEGER}
+        return values.Record({**zeros, **dict(zip(names, given, strict=False))})
 
     def _address(self, expression: Expression) -> Value:
         found = self.locate(expression.args[0])
@@ -242,12 +225,12 @@ class Evaluator(ABC):
         place = stream if isinstance(stream, MemoryPlace) else None
         self.note(Transfer(place, expression.name, expression.at, self.scope))
         is_number = expression.type.referred.kind is Kind.INTEGER
-        return self._new(expression.type.referred, "read") if is_number else RECEIVED
+        return self.new(expression.type.referred, "read") if is_number else values.RECEIVED
 
     def _lost(self, expression: Expression) -> Value:
         for argument in expression.args:
             self.evaluate(argument)
-        return self._new(expression.type) if expression.type.kind is Kind.INTEGER else UNKNOWN
+        return self._lost_of(expression.type)
 
 
 def _within(number: Number, type_: Type) -> Number:

@@ -6,21 +6,144 @@ operators, so that a rule has one shape to look at.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from pathlib import Path
 
-from hls_kernels.lint.elaboration.pragmas import Pragma
-from hls_kernels.lint.elaboration.widths import OTHER, Type
+from clang.cindex import CursorKind, TypeKind
+from clang.cindex import Type as ClangType
+
+from hls_kernels.lint.compiling import Pragma, SourceLine
+
+_ARRAYS = frozenset((TypeKind.CONSTANTARRAY, TypeKind.INCOMPLETEARRAY, TypeKind.VARIABLEARRAY))
+_REFERENCES = frozenset((TypeKind.LVALUEREFERENCE, TypeKind.RVALUEREFERENCE))
+_QUALIFIERS = re.compile(r"\b(?:const|volatile)\s+")
+_AP_INTEGER = re.compile(r"ap_u?int(?:_base)?<(\d+)(?:, \w+)?>")
+_STREAM = re.compile(r"hls::stream<.*?(?:, (\d+))?>")
+_POINTER_BITS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A place in a source."""
+class Kind(Enum):
+    """What a type is, as far as the rules tell types apart."""
 
-    path: Path
-    line: int
+    INTEGER = auto()  # bool, enums and ap_int too
+    RECORD = auto()
+    ARRAY = auto()
+    POINTER = auto()
+    REFERENCE = auto()
+    STREAM = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Type:
+    """A type: `inner` is what an array, pointer, reference or stream holds."""
+
+    kind: Kind
+    name: str
+    bits: int = 0
+    inner: Type | None = None
+    count: int = 0  # elements of an array; depth of a stream, 0 where its type tells none
+    fields: tuple[tuple[str, Type], ...] = ()
+    is_const: bool = False
+    is_ap: bool = False  # an integer of exact width
+
+    def member(self, name: str) -> Type | None:
+        """The type of a member, or None."""
+        return next((type_ for field_, type_ in self.fields if field_ == name), None)
+
+    @property
+    def referred(self) -> Type:
+        """What a reference refers to; any other type itself."""
+        return self.inner if self.kind is Kind.REFERENCE and self.inner is not None else self
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """The elements of each dimension of an array."""
+        if self.kind is not Kind.ARRAY or self.inner is None:
+            return ()
+        return (self.count, *self.inner.dimensions)
+
+    @property
+    def element(self) -> Type:
+        """What an array of any number of dimensions holds; any other type itself."""
+        return self.inner.element if self.kind is Kind.ARRAY and self.inner is not None else self
+
+
+OTHER = Type(Kind.OTHER, "")
+
+
+@dataclass(slots=True)
+class Types:
+    """Reads clang's types, each once."""
+
+    _known: dict[tuple[str, bool], Type] = field(default_factory=dict)
+
+    def read(self, clang: ClangType) -> Type:
+        """Read a type and all that it is made of.
+
+        Args:
+            clang: the type; one that depends on template parameters is `OTHER`.
+        """
+        canonical = clang.get_canonical()
+        is_const = canonical.is_const_qualified()
+        key = canonical.spelling, is_const
+        if key not in self._known:
+            self._known[key] = OTHER  # a list's element points to another one
+            self._known[key] = self._made(canonical, is_const)
+        return self._known[key]
+
+    def _made(self, clang: ClangType, is_const: bool) -> Type:
+        name = _QUALIFIERS.sub("", clang.spelling)
+        if clang.kind in _ARRAYS:
+            inner = self.read(clang.get_array_element_type())
+            count = max(clang.get_array_size(), 0)
+            return Type(Kind.ARRAY, name, inner.bits * count, inner, count)
+        if clang.kind == TypeKind.POINTER:
+            inner = self.read(clang.get_pointee())
+            return Type(Kind.POINTER, name, _POINTER_BITS, inner, is_const=is_const)
+        if clang.kind in _REFERENCES:
+            return Type(Kind.REFERENCE, name, _POINTER_BITS, self.read(clang.get_pointee()))
+        integer, stream = _AP_INTEGER.fullmatch(name), _STREAM.fullmatch(name)
+        if integer is not None:
+            return Type(Kind.INTEGER, name, int(integer[1]), is_const=is_const, is_ap=True)
+        if stream is not None:
+            inner = self.read(clang.get_template_argument_type(0))
+            return Type(Kind.STREAM, name, 0, inner, int(stream[1] or 0))
+        if clang.kind == TypeKind.RECORD:
+            fields = tuple(self._fields(clang))
+            bits = sum(type_.bits for _, type_ in fields)
+            return Type(Kind.RECORD, name, bits, fields=fields, is_const=is_const)
+        bits = 1 if clang.kind == TypeKind.BOOL else 8 * max(clang.get_size(), 0)
+        kind = Kind.INTEGER if bits else Kind.OTHER
+        return Type(kind, name, bits, is_const=is_const)
+
+    def _fields(self, clang: ClangType) -> Iterator[tuple[str, Type]]:
+        declaration = clang.get_declaration()
+        for base in (declaration.get_definition() or declaration).get_children():
+            if base.kind == CursorKind.CXX_BASE_SPECIFIER:
+                yield from self._fields(base.type.get_canonical())
+        for member in clang.get_fields():
+            yield member.spelling, self.read(member.type)
+
+
+def pointer_member(type_: Type) -> str | None:
+    """The first pointer or reference that a struct holds, at any depth, or None.
+
+    Args:
+        type_: of a value; integers of exact width and streams are the tool's own and hold none.
+    """
+    element = type_.element
+    if element.kind is not Kind.RECORD:
+        return None
+    for name, member in element.fields:
+        if member.element.kind in (Kind.POINTER, Kind.REFERENCE):
+            return name
+        deeper = pointer_member(member)
+        if deeper is not None:
+            return f"{name}.{deeper}"
+    return None
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +154,6 @@ class Variable:
     type: Type
     at: SourceLine
     is_static: bool = False
-    is_member: bool = False
 
 
 class Op(Enum):
@@ -78,13 +200,6 @@ class Declare:
 
 
 @dataclass(slots=True, eq=False)
-class Evaluate:
-    """An expression as a statement."""
-
-    expression: Expression
-
-
-@dataclass(slots=True, eq=False)
 class Branch:
     """An if or a switch: one of the arms runs."""
 
@@ -98,7 +213,6 @@ class LoopStatement:
     """A loop; only a ``for`` has a start and a step. One over an array has a number of `turns`."""
 
     at: SourceLine
-    label: str | None
     body: Statements
     start: Statements = field(default_factory=lambda: Statements())
     condition: Expression | None = None
@@ -117,10 +231,8 @@ class Return:
 class Jump:
     """A break or continue."""
 
-    is_break: bool
 
-
-Statement = Declare | Evaluate | Branch | LoopStatement | Return | Jump
+Statement = Declare | Expression | Branch | LoopStatement | Return | Jump
 
 
 @dataclass(slots=True, eq=False)
@@ -130,10 +242,6 @@ class Statements:
     statements: tuple[Statement, ...] = ()
     pragmas: tuple[Pragma, ...] = ()
 
-    def pragma(self, name: str) -> Pragma | None:
-        """The first pragma of a name, or None."""
-        return next((pragma for pragma in self.pragmas if pragma.name == name), None)
-
 
 @dataclass(slots=True, eq=False)
 class Function:
@@ -141,18 +249,16 @@ class Function:
 
     name: str
     at: SourceLine
-    result: Type
     parameters: tuple[Variable, ...] = ()
     body: Statements = field(default_factory=Statements)
     is_method: bool = False
     owner: Type | None = None
     is_known: bool = False  # the project's own, with a body
 
-    @property
-    def is_inlined(self) -> bool:
-        """Whether INLINE stands in it."""
-        found = self.body.pragma("INLINE")
-        return found is not None and "off" not in found.options
+
+def variables_in(block: Statements) -> Iterator[Variable]:
+    """The variables that a block and those in it declare."""
+    return (s.variable for s in statements_in(block) if isinstance(s, Declare))
 
 
 def statements_in(block: Statements) -> Iterator[Statement]:
@@ -165,30 +271,3 @@ def statements_in(block: Statements) -> Iterator[Statement]:
         elif isinstance(statement, LoopStatement):
             yield from statements_in(statement.start)
             yield from statements_in(statement.body)
-
-
-def expressions_in(block: Statements) -> Iterator[Expression]:
-    """All expressions of a block and of the blocks in it, each before its parts."""
-    for statement in statements_in(block):
-        for expression in _expressions_of(statement):
-            yield from parts_of(expression)
-
-
-def _expressions_of(statement: Statement) -> Iterator[Expression]:
-    found: tuple[Expression | None, ...] = ()
-    if isinstance(statement, Declare):
-        found = (statement.initial,)
-    elif isinstance(statement, Evaluate):
-        found = (statement.expression,)
-    elif isinstance(statement, Branch | LoopStatement):
-        found = (statement.condition, getattr(statement, "step", None))
-    elif isinstance(statement, Return):
-        found = (statement.value,)
-    yield from (expression for expression in found if expression is not None)
-
-
-def parts_of(expression: Expression) -> Iterator[Expression]:
-    """An expression and all that it is made of."""
-    yield expression
-    for part in expression.args:
-        yield from parts_of(part)

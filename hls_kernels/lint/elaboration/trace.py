@@ -8,26 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 
-from hls_kernels.lint.elaboration.places import (
-    Cell,
-    MemoryPlace,
-    Unknown,
-    Value,
-    overlaps,
-    place_of,
-)
-from hls_kernels.lint.elaboration.pragmas import Pragma
+from hls_kernels.lint.compiling import Pragma, SourceLine, interval_of, pragma_of
 from hls_kernels.lint.elaboration.syntax import (
     Function,
     LoopStatement,
-    SourceLine,
     Statements,
+    Type,
     Variable,
+    variables_in,
 )
-from hls_kernels.lint.elaboration.values import Number, Residue, Residues, Symbol, joined
-from hls_kernels.lint.elaboration.widths import Type
+from hls_kernels.lint.elaboration.values import (
+    ANY,
+    Cell,
+    MemoryPlace,
+    Number,
+    Record,
+    Residue,
+    Residues,
+    Symbol,
+    Unknown,
+    Value,
+    is_within,
+    joined,
+    place_of,
+)
 
 _numbers = count()
 
@@ -40,10 +46,8 @@ class Turns:
     trips: int | None = None  # None where run time decides
     average: int = 1  # of LOOP_TRIPCOUNT then
     copies: int = 1  # side by side: the factor of UNROLL, or all
-    interval: int | None = None  # the II of a pipeline
     counter: Symbol | None = None  # groups of copies, from 0; None where nothing is left to count
     lane: Symbol | None = None  # the copy in its group; None where there are no copies
-    step: int | None = None  # of the loop's variable, from turn to turn
 
     @property
     def is_unrolled(self) -> bool:
@@ -78,11 +82,31 @@ class Scope:
             yield scope
             scope = scope.parent
 
+    def loops(self) -> Iterator[tuple[Scope, Turns]]:
+        """The loops of these."""
+        return ((scope, scope.turns) for scope in self.around() if scope.turns is not None)
+
+    def until(self, outer: Scope) -> Iterator[Scope]:
+        """The scope itself and those around it, innermost first, before another one."""
+        return takewhile(lambda scope: scope is not outer, self.around())
+
     def within(self) -> Iterator[Scope]:
         """The scope itself and all in it."""
         yield self
         for child in self.children:
             yield from child.within()
+
+    def all_events(self) -> Iterator[Event]:
+        """The events of the scope and of all in it."""
+        return (event for scope in self.within() for event in scope.events)
+
+    def accesses(self) -> Iterator[Access]:
+        """The reads and writes of arrays in the scope and in all in it."""
+        return (event for event in self.all_events() if isinstance(event, Access))
+
+    def transfers(self) -> Iterator[Transfer]:
+        """The reads and writes of streams in the scope and in all in it."""
+        return (event for event in self.all_events() if isinstance(event, Transfer))
 
     def is_in(self, other: Scope) -> bool:
         """Whether it is another scope or stands in it."""
@@ -96,17 +120,12 @@ class Scope:
     @property
     def interval(self) -> int | None:
         """The II where this is a pipelined loop or function."""
-        if self.turns is not None:
-            return self.turns.interval
-        if self.function is None:
-            return None
-        found = self.function.body.pragma("PIPELINE")
-        return None if found is None or "off" in found.options else found.number("ii") or 1
+        return interval_of(self.body.pragmas)
 
     @property
     def is_region(self) -> bool:
         """Whether the calls in this function or loop are the processes of a DATAFLOW region."""
-        return self.body.pragma("DATAFLOW") is not None
+        return pragma_of(self.body.pragmas, "DATAFLOW") is not None
 
     @property
     def body(self) -> Statements:
@@ -140,7 +159,6 @@ class Assignment:
 
     place: MemoryPlace
     value: Value
-    at: SourceLine
     scope: Scope
     is_first: bool = False
 
@@ -167,15 +185,11 @@ class Transfer:
     scope: Scope
 
 
-Event = Access | Assignment | Arithmetic | Transfer
+Event = Access | Arithmetic | Transfer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Directive:
-    """A pragma on a variable, found where the variable is."""
-
-    pragma: Pragma
-    place: MemoryPlace
+Report = Iterator[tuple[SourceLine, str]]
+"""What a rule finds in a trace: places, and what is wrong there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -183,16 +197,24 @@ class ElaborationTrace:
     """All that a kernel does from one top on."""
 
     top: Scope
-    directives: list[Directive] = field(default_factory=list)
+    directives: list[tuple[Pragma, MemoryPlace]] = field(default_factory=list)
     declared: dict[Variable, list[Scope]] = field(default_factory=dict)  # where storage begins
-    masters: dict[Variable, SourceLine] = field(default_factory=dict)  # ports of m_axi
+    masters: set[Variable] = field(default_factory=set)  # ports of m_axi
     assignments: dict[Variable, list[Assignment]] = field(default_factory=dict)
     _residues: dict[Cell, Residue] | None = None
 
-    def events(self) -> Iterator[Event]:
-        """All events, scope by scope."""
-        for scope in self.top.within():
-            yield from scope.events
+    def functions(self) -> list[Function]:
+        """All functions that are reached, each once."""
+        reached = (scope.function for scope in self.top.within())
+        return list(dict.fromkeys(function for function in reached if function is not None))
+
+    def masters_accesses(self, within: Scope) -> list[Access]:
+        """The accesses of memory beyond the chip in a scope."""
+        return [access for access in within.accesses() if access.place.root in self.masters]
+
+    def declarations(self) -> Iterator[Variable]:
+        """The variables that the functions declare."""
+        return (v for function in self.functions() for v in variables_in(function.body))
 
     def assigned(self, cell: Cell, within: Scope) -> list[Assignment]:
         """Assignments to a cell, its parts or what it is a part of.
@@ -201,8 +223,12 @@ class ElaborationTrace:
             cell: the cell.
             within: only those in this scope.
         """
-        candidates = self.assignments.get(cell[0], [])
-        return [a for a in candidates if overlaps(a.place.cell, cell) and a.scope.is_in(within)]
+        return [
+            made
+            for made in self.assignments.get(cell[0], [])
+            if is_within(made.place.cell, cell) or is_within(cell, made.place.cell)
+            if made.scope.is_in(within)
+        ]
 
     def home(self, variable: Variable, scope: Scope) -> Scope:
         """Where the storage of a variable begins that a scope uses; the top for a parameter's.
@@ -249,7 +275,7 @@ class ElaborationTrace:
         if self._residues is None:
             self._residues = _solved(self.assignments)
         known = self._residues
-        return Residues(lambda symbol: known.get(place_of(symbol).cell, (1, 0)))
+        return Residues(lambda cell: known.get(cell, ANY))
 
 
 def _solved(assignments: dict[Variable, list[Assignment]]) -> dict[Cell, Residue]:
@@ -260,48 +286,30 @@ def _solved(assignments: dict[Variable, list[Assignment]]) -> dict[Cell, Residue
             for cell, number in _leaves(assignment.place.cell, assignment.value):
                 given.setdefault(cell, []).append(number)
     for cell, numbers in given.items():  # a whole that is assigned without its parts being known
-        wholes = [other for other in given if other != cell and other[0] is cell[0]]
-        if any(cell[1][: len(other[1])] == other[1] for other in wholes):
+        if any(other != cell and is_within(cell, other) for other in given):
             numbers.append(None)
     found: dict[Cell, Residue] = {}
-    residues = Residues(lambda symbol: _looked_up(symbol, given, found))
-    is_settled = False
-    while not is_settled:
-        is_settled = True
+    residues = Residues(lambda cell: found.get(cell) if cell in given else ANY)
+    before = None
+    while found != before:
+        before = dict(found)
         for cell, numbers in given.items():
             for number in numbers:
-                new = (1, 0) if number is None else residues.of(number)
-                if new is None:
-                    continue
-                old = found.get(cell)
-                both = new if old is None else joined(old, new)
-                if both != old:
-                    found[cell] = both
-                    is_settled = False
+                new = ANY if number is None else residues.of(number)
+                if new is not None:
+                    found[cell] = joined(found.get(cell, new), new)
     return found
-
-
-def _looked_up(
-    symbol: Symbol, given: dict[Cell, list[Number | None]], found: dict[Cell, Residue]
-) -> Residue | None:
-    cell = place_of(symbol).cell
-    return found.get(cell) if cell in given else (1, 0)
 
 
 def _leaves(cell: Cell, value: Value) -> Iterator[tuple[Cell, Number | None]]:
     """What an assignment gives to the integers of a cell."""
-    if isinstance(value, Number):
-        yield cell, value
-        return
-    fields = getattr(value, "fields", None)
-    if fields is not None:
-        for name, inner in fields.items():
-            yield from _leaves((cell[0], (*cell[1], name)), inner)
+    root, path = cell
+    if isinstance(value, Record):
+        for name, inner in value.fields.items():
+            yield from _leaves((root, (*path, name)), inner)
     elif isinstance(value, MemoryPlace):
         for name, type_ in value.type.fields:
-            if type_.dimensions or type_.fields:
-                yield (cell[0], (*cell[1], name)), None
-            else:
-                yield (cell[0], (*cell[1], name)), value.member(name).number()
+            is_whole = type_.dimensions or type_.fields
+            yield (root, (*path, name)), None if is_whole else value.member(name).number()
     else:
-        yield cell, None
+        yield cell, value if isinstance(value, Number) else None

@@ -6,12 +6,16 @@ operation that is no sum. Two symbols of the same key are the same number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import islice, product
 from math import gcd
 
+from hls_kernels.lint.elaboration.syntax import OTHER, Kind, Type, Variable
+
 _MOST_BITS = 4096
+MOST_LANES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,7 @@ class Number:
 
     def without_lanes(self) -> Number:
         """The part of the sum that run time decides."""
-        kept = frozenset(
-            (symbol, factor)
-            for symbol, factor in self.terms
-            if not Number(frozenset({(symbol, 1)})).is_fixed()
-        )
+        kept = frozenset(term for term in self.terms if not term[0].is_fixed())
         return Number(kept, self.constant, self.bits)
 
 
@@ -109,7 +109,7 @@ def scaled(a: Number, factor: int) -> Number:
 
 # ---- operators --------------------------------------------------------------------------------
 
-_FOLDED: dict[str, Callable[[int, int], int]] = {
+FOLDED: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -129,7 +129,7 @@ _FOLDED: dict[str, Callable[[int, int], int]] = {
     "/": lambda a, b: _quotient(a, b),
     "%": lambda a, b: a - b * _quotient(a, b),
 }
-_COMPARISONS = frozenset(("<", ">", "<=", ">=", "==", "!=", "&&", "||", "!"))
+_COMPARISONS = frozenset(["<", ">", "<=", ">=", "==", "!=", "&&", "||", "!"])
 
 
 def _quotient(a: int, b: int) -> int:
@@ -141,8 +141,8 @@ def _quotient(a: int, b: int) -> int:
 def operated(operator: str, a: Number, b: Number) -> Number:
     """The result of a binary operator."""
     x, y = a.exact, b.exact
-    if x is not None and y is not None and operator in _FOLDED:
-        return constant(_FOLDED[operator](x, y))
+    if x is not None and y is not None and operator in FOLDED:
+        return constant(FOLDED[operator](x, y))
     if operator == "+":
         return plus(a, b)
     if operator == "-":
@@ -203,6 +203,14 @@ def chosen(condition: Number, a: Number, b: Number) -> Number:
     return symbolic(symbol, max(a.bits, b.bits))
 
 
+def lane_copies(numbers: Iterable[Number]) -> Iterator[dict[Symbol, int]]:
+    """The values of the lanes that numbers rest on, in each copy that unrolling makes."""
+    symbols = {symbol for number in numbers for symbol in number.symbols() if symbol.lanes}
+    ordered = sorted(symbols, key=lambda symbol: str(symbol.key))
+    for values in islice(product(*(symbol.lanes or () for symbol in ordered)), MOST_LANES):
+        yield dict(zip(ordered, values, strict=True))
+
+
 def in_copy(number: Number, lanes: dict[Symbol, int]) -> Number:
     """A number in one of the copies that unrolling makes, the lanes having these values there."""
     made = constant(number.constant)
@@ -217,7 +225,7 @@ def _symbol_in_copy(symbol: Symbol, lanes: dict[Symbol, int]) -> Number:
     operator = str(symbol.key[0])
     if symbol.parts and operator == "?":
         return chosen(*(in_copy(part, lanes) for part in symbol.parts))
-    if len(symbol.parts) == 2 and operator in _FOLDED:
+    if len(symbol.parts) == 2 and operator in FOLDED:
         return operated(operator, *(in_copy(part, lanes) for part in symbol.parts))
     return symbolic(symbol)
 
@@ -241,10 +249,9 @@ def _reduced(modulus: int, remainder: int) -> Residue:
 
 @dataclass(slots=True)
 class Residues:
-    """What numbers are multiples of; `cells` tells it of variables, None while it is not known."""
+    """What numbers are multiples of; `of_cell` tells it of variables, None while not known."""
 
-    cells: Callable[[Symbol], Residue | None]
-    _open: set[Symbol] = field(default_factory=set)
+    of_cell: Callable[[Cell], Residue | None]
 
     def of(self, number: Number) -> Residue | None:
         """The residue of a number, or None while that of a variable in it is not known."""
@@ -260,7 +267,7 @@ class Residues:
     def _of_symbol(self, symbol: Symbol) -> Residue | None:
         operator = symbol.key[0]
         if operator == "cell":
-            return self.cells(symbol)
+            return self.of_cell(place_of(symbol).cell)
         if symbol.lanes is not None:
             return reduce(joined, ((0, lane) for lane in symbol.lanes[1:]), (0, symbol.lanes[0]))
         if not symbol.parts:
@@ -275,8 +282,8 @@ class Residues:
 
 
 def _operated(operator: str, a: Residue, b: Residue) -> Residue:
-    if a[0] == 0 and b[0] == 0 and operator in _FOLDED:
-        return 0, _FOLDED[operator](a[1], b[1])
+    if a[0] == 0 and b[0] == 0 and operator in FOLDED:
+        return 0, FOLDED[operator](a[1], b[1])
     if operator == "*":
         return _reduced(gcd(a[0] * b[0], a[0] * b[1], a[1] * b[0]), a[1] * b[1])
     if b[0] != 0:
@@ -292,3 +299,146 @@ def _operated(operator: str, a: Residue, b: Residue) -> Residue:
         lowest = by & -by
         return (lowest, 0) if lowest > 1 else ANY
     return ANY
+
+
+Step = str | Number
+"""One step into a variable: a member's name, or an index."""
+
+Cell = tuple[Variable, tuple[str, ...]]
+"""A variable and a way into it, all elements of an array alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlace:
+    """A variable, or a part of it."""
+
+    root: Variable
+    path: tuple[Step, ...] = ()
+    type: Type = OTHER
+
+    @property
+    def cell(self) -> Cell:
+        """The place, whatever the indices."""
+        return self.root, tuple(step if isinstance(step, str) else "*" for step in self.path)
+
+    @property
+    def indices(self) -> tuple[Number, ...]:
+        """The indices on the way."""
+        return tuple(step for step in self.path if isinstance(step, Number))
+
+    def __str__(self) -> str:
+        steps = ("[]" if isinstance(step, Number) else f".{step}" for step in self.path)
+        return self.root.name + "".join(steps)
+
+    def member(self, name: str) -> MemoryPlace:
+        """A member of the struct that stands here."""
+        return MemoryPlace(self.root, (*self.path, name), self.type.member(name) or OTHER)
+
+    def element(self, index: Number) -> MemoryPlace:
+        """An element of the array that stands here."""
+        return MemoryPlace(self.root, (*self.path, index), self.type.inner or OTHER)
+
+    def moved(self, by: Number) -> MemoryPlace:
+        """The element that many behind this one."""
+        last = self.path[-1] if self.path else ""
+        if isinstance(last, Number):
+            return MemoryPlace(self.root, (*self.path[:-1], plus(last, by)), self.type)
+        return self if by == constant(0) else MemoryPlace(self.root, (*self.path, by), self.type)
+
+    def number(self) -> Number:
+        """The integer that stands here, as a symbol."""
+        span = 2 if self.type.bits == 1 else None
+        key = ("cell", self.root, self.path)
+        return symbolic(Symbol(key, self.indices, span), self.type.bits or 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A pointer to a place."""
+
+    to: MemoryPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A struct of known members that stands nowhere."""
+
+    fields: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value that is not followed; `is_read` where it came out of a stream."""
+
+    is_read: bool = False
+
+
+Value = Number | MemoryPlace | Pointer | Record | Unknown
+
+UNKNOWN = Unknown()
+RECEIVED = Unknown(is_read=True)
+
+
+def decayed(value: Value) -> Value:
+    """An array as a pointer to its first element; any other value itself."""
+    if isinstance(value, MemoryPlace) and value.type.kind is Kind.ARRAY:
+        return Pointer(value.element(constant(0)))
+    return value
+
+
+def member_of(value: Value, name: str) -> Value:
+    """A member of a struct, wherever it stands."""
+    if isinstance(value, Pointer):
+        value = value.to
+    if isinstance(value, MemoryPlace):
+        return value.member(name)
+    return value.fields.get(name, UNKNOWN) if isinstance(value, Record) else UNKNOWN
+
+
+def element_of(value: Value, index: Number) -> Value:
+    """An element of an array, or of what a pointer points to."""
+    if isinstance(value, MemoryPlace) and value.type.kind is Kind.ARRAY:
+        return value.element(index)
+    return value.to.moved(index) if isinstance(value, Pointer) else UNKNOWN
+
+
+def is_within(inner: Cell, outer: Cell) -> bool:
+    """Whether a cell is another one or a part of it."""
+    return inner[0] is outer[0] and inner[1][: len(outer[1])] == outer[1]
+
+
+def type_at(root: Variable, path: tuple[Step, ...]) -> Type:
+    """The type of a part of a variable."""
+    type_ = root.type.referred
+    for step in path:
+        inner = type_.member(step) if isinstance(step, str) else type_.inner
+        type_ = inner or OTHER
+    return type_
+
+
+def either(condition: Number, a: Value, b: Value) -> Value:
+    """The value that a condition chooses, member by member for structs."""
+    if isinstance(a, Number) and isinstance(b, Number):
+        return chosen(condition, a, b)
+    if a == b:
+        return a
+    x, y = _as_record(a), _as_record(b)
+    if x is None or y is None or x.fields.keys() != y.fields.keys():
+        return UNKNOWN
+    return Record({name: either(condition, x.fields[name], y.fields[name]) for name in x.fields})
+
+
+def _as_record(value: Value) -> Record | None:
+    if isinstance(value, MemoryPlace) and value.type.fields:
+        members = {name: value.member(name) for name, _ in value.type.fields}
+        numbers = {name: m.number() for name, m in members.items() if m.type.kind is Kind.INTEGER}
+        return Record({**members, **numbers})
+    return value if isinstance(value, Record) else None
+
+
+def place_of(symbol: Symbol) -> MemoryPlace:
+    """The place that `MemoryPlace.number` made a symbol of."""
+    _, root, path = symbol.key
+    assert isinstance(root, Variable)
+    assert isinstance(path, tuple)
+    return MemoryPlace(root, path)

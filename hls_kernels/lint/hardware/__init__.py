@@ -14,33 +14,28 @@ from pathlib import Path
 from clang.cindex import TranslationUnit
 
 from hls_kernels.lint.compiling import Pragmas
-from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.hardware.arrays import aggregate, mux, partition
-from hls_kernels.lint.hardware.bursts import burst
-from hls_kernels.lint.hardware.chains import carried
-from hls_kernels.lint.hardware.design import Design, design_of
-from hls_kernels.lint.hardware.interfaces import axi_aggregate, burst_size, dataflow_arguments
-from hls_kernels.lint.hardware.ports import ports
-from hls_kernels.lint.hardware.refills import refill
-from hls_kernels.lint.hardware.scalars import wide_scalar
-from hls_kernels.lint.hardware.streams import channels, pointer_struct, stream_depth, stream_width
+from hls_kernels.lint.elaboration.reader import Reader, definitions_in
+from hls_kernels.lint.elaboration.trace import ElaborationTrace, Report
+from hls_kernels.lint.elaboration.walker import trace_of
+from hls_kernels.lint.hardware import arrays, interfaces, loops
+from hls_kernels.lint.kernels import Finding
 from hls_kernels.lint.tree import Owns
 
-HARDWARE_RULES: dict[str, tuple[Callable[[Design], Iterator[Finding]], ...]] = {
-    "stream-width": (stream_width,),
-    "stream-depth": (stream_depth,),
-    "channels": (channels,),
-    "pointer-struct": (pointer_struct,),
-    "carried": (carried,),
-    "aggregate": (aggregate, ports),
-    "partition": (partition,),
-    "mux": (mux,),
-    "wide-scalar": (wide_scalar,),
-    "axi-aggregate": (axi_aggregate,),
-    "dataflow-arguments": (dataflow_arguments,),
-    "burst": (burst,),
-    "burst-size": (burst_size,),
-    "refill": (refill,),
+HARDWARE_RULES: dict[str, tuple[Callable[[ElaborationTrace], Report], ...]] = {
+    "stream-width": (interfaces.stream_width,),
+    "stream-depth": (interfaces.stream_depth,),
+    "channels": (interfaces.channels,),
+    "pointer-struct": (interfaces.pointer_struct,),
+    "carried": (loops.carried,),
+    "aggregate": (arrays.aggregate, arrays.ports),
+    "partition": (arrays.partition,),
+    "mux": (arrays.mux,),
+    "wide-scalar": (loops.wide_scalar, loops.long_comparisons),
+    "axi-aggregate": (interfaces.axi_aggregate,),
+    "dataflow-arguments": (interfaces.dataflow_arguments,),
+    "burst": (loops.burst,),
+    "burst-size": (interfaces.burst_size,),
+    "refill": (loops.refill,),
 }
 """The checks of each rule; the first one says what the rule asks for."""
 
@@ -48,7 +43,7 @@ HARDWARE_RULES: dict[str, tuple[Callable[[Design], Iterator[Finding]], ...]] = {
 def hardware_findings(
     unit: TranslationUnit, source: Path, pragmas: Pragmas, owns: Owns
 ) -> Iterator[Finding]:
-    """Apply the rules to one source.
+    """Apply the rules to one source, from each of its functions that nothing in it calls.
 
     Args:
         unit: its syntax tree.
@@ -56,7 +51,10 @@ def hardware_findings(
         pragmas: of all files.
         owns: whether a file is the project's.
     """
-    design = design_of(unit, source, pragmas, owns)
-    for checks in HARDWARE_RULES.values():
-        for check in checks:
-            yield from check(design)
+    reader = Reader(unit, pragmas, owns)
+    for top in reader.read_all(definitions_in(unit, source)):
+        if top not in reader.called:
+            trace = trace_of(top)
+            for rule, checks in HARDWARE_RULES.items():
+                for check in checks:
+                    yield from (Finding(at.path, at.line, rule, what) for at, what in check(trace))

@@ -2,109 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
-from hls_kernels.lint.elaboration.places import Cell, MemoryPlace
-from hls_kernels.lint.elaboration.pragmas import Pragma
-from hls_kernels.lint.elaboration.syntax import SourceLine
-from hls_kernels.lint.elaboration.trace import Access, ElaborationTrace
-from hls_kernels.lint.elaboration.values import Number, Residues, Symbol
-from hls_kernels.lint.elaboration.widths import Kind, Type
-from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.hardware.design import Design, found
+from hls_kernels.lint.compiling import Pragma
+from hls_kernels.lint.elaboration.syntax import OTHER, Kind, Type
+from hls_kernels.lint.elaboration.trace import Access, ElaborationTrace, Report, Scope
+from hls_kernels.lint.elaboration.values import (
+    ANY,
+    Cell,
+    MemoryPlace,
+    Number,
+    Residues,
+    Step,
+    in_copy,
+    is_within,
+    lane_copies,
+)
 
 _CUT_BY_ITSELF = 4  # elements: arrays of fewer become registers without a pragma
 _CHEAP_INPUTS = 8  # three LUTs a bit
 _MOST_INPUTS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """How one dimension is cut: into all its elements, or into a number of banks."""
-
-    kind: str  # complete, cyclic or block
-    banks: int
+_PORTS = 2
 
 
 @dataclass(slots=True)
 class Memory:
-    """An array that pragmas are about: its cuts by dimension, counted from 0."""
+    """An array that pragmas are about, and the first of them that cuts it.
+
+    Its `cuts` are by dimension, counted from 0: complete, cyclic or block, and the banks.
+    """
 
     cell: Cell
     type: Type
-    pragmas: list[Pragma] = field(default_factory=list)
-    cuts: dict[int, Partition] = field(default_factory=dict)
+    first_cut: Pragma | None = None
+    cuts: dict[int, tuple[str, int]] = field(default_factory=dict)
     is_aggregated: bool = False
 
     @property
-    def first_cut(self) -> Pragma | None:
-        """The first pragma that cuts it."""
-        return next((p for p in self.pragmas if p.name == "ARRAY_PARTITION"), None)
+    def name(self) -> str:
+        """The array as sources write it."""
+        return str(MemoryPlace(*self.cell)).replace(".*", "[]")
 
     @property
     def is_registers(self) -> bool:
         """Whether each element of each dimension is apart."""
-        whole = [cut.banks >= n for n, cut in self._cuts()]
-        return len(whole) == len(self.type.dimensions) and all(whole)
+        sizes = self.type.dimensions
+        return all(d in self.cuts and self.cuts[d][1] >= size for d, size in enumerate(sizes))
 
-    def _cuts(self) -> Iterator[tuple[int, Partition]]:
-        for dimension, cut in self.cuts.items():
-            yield self.type.dimensions[dimension], cut
+    def split(self, place: MemoryPlace) -> tuple[tuple[Number, ...], tuple[Step, ...]] | None:
+        """The indices by which a place is reached in this array, and the way on from the element.
 
-    def indices_of(self, place: MemoryPlace) -> tuple[Number, ...] | None:
-        """The indices by which a place is reached in this array, None where it is no part of it."""
-        depth = len(self.cell[1])
-        inner = place.path[depth : depth + len(self.type.dimensions)]
-        is_part = place.cell[0] is self.cell[0] and place.cell[1][:depth] == self.cell[1]
-        numbers = tuple(step for step in inner if isinstance(step, Number))
-        return numbers if is_part and len(numbers) == len(self.type.dimensions) else None
-
-    def inner_path(self, place: MemoryPlace) -> tuple[str | Number, ...]:
-        """The way from an element of the array to a place in it."""
-        return place.path[len(self.cell[1]) + len(self.type.dimensions) :]
+        None where the place is no part of the array.
+        """
+        (root, path), rank = self.cell, len(self.type.dimensions)
+        rest = place.path[len(path) :]
+        numbers = tuple(step for step in rest[:rank] if isinstance(step, Number))
+        is_part = place.cell[0] is root and place.cell[1][: len(path)] == path
+        return (numbers, rest[rank:]) if is_part and len(numbers) == rank else None
 
 
 def memories(trace: ElaborationTrace) -> list[Memory]:
     """The arrays that ARRAY_PARTITION, AGGREGATE or BIND_STORAGE are about."""
     known: dict[Cell, Memory] = {}
-    for directive in trace.directives:
-        pragma, place = directive.pragma, directive.place
+    for pragma, place in trace.directives:
         if place.type.kind is Kind.ARRAY:
             memory = known.setdefault(place.cell, Memory(place.cell, place.type))
-            if pragma not in memory.pragmas:
-                memory.pragmas.append(pragma)
+            if pragma.name == "ARRAY_PARTITION":
+                memory.first_cut = memory.first_cut or pragma
                 _cut(memory, pragma)
-    for directive in trace.directives:
-        if directive.pragma.name == "AGGREGATE":
-            for memory in known.values():
-                root, path = directive.place.cell
-                if memory.cell[0] is root and memory.cell[1][: len(path)] == path:
-                    memory.is_aggregated = True
+    aggregated = [place.cell for pragma, place in trace.directives if pragma.name == "AGGREGATE"]
+    for memory in known.values():
+        memory.is_aggregated = any(is_within(memory.cell, cell) for cell in aggregated)
     return list(known.values())
 
 
 def _cut(memory: Memory, pragma: Pragma) -> None:
-    if pragma.name != "ARRAY_PARTITION":
-        return
-    options = pragma.options
-    kinds = [k for k in ("complete", "cyclic", "block") if k in options or options.get("type") == k]
-    dimensions = memory.type.dimensions
+    kind = next((k for k in ("complete", "cyclic", "block") if pragma.says(k)), "complete")
     asked = pragma.number("dim")
-    chosen = range(len(dimensions)) if asked == 0 else [(asked or 1) - 1]
-    for dimension in chosen:
-        if dimension < len(dimensions):
-            kind = kinds[0] if kinds else "complete"
-            count = dimensions[dimension]
-            banks = count if kind == "complete" else pragma.number("factor") or count
-            memory.cuts[dimension] = Partition(kind, banks)
+    for dimension, count in enumerate(memory.type.dimensions):
+        if asked == 0 or dimension == (asked or 1) - 1:
+            banks = None if kind == "complete" else pragma.number("factor")
+            memory.cuts[dimension] = kind, banks or count
 
 
 # ---- aggregate --------------------------------------------------------------------------------
 
 
-def aggregate(design: Design) -> Iterator[Finding]:
+def aggregate(trace: ElaborationTrace) -> Report:
     """An array of structs that is partitioned is aggregated.
 
     Vitis HLS takes the structs of an array apart: each member becomes an array of its own, and an
@@ -112,18 +99,14 @@ def aggregate(design: Design) -> Iterator[Finding]:
     element are then four words of one bank, four reads where a bank has two ports. With AGGREGATE
     an element is one word. Structs of plain numbers in registers need none.
     """
-    for trace in design.traces:
-        for memory in memories(trace):
-            cut, element = memory.first_cut, memory.type.element
-            if cut is None or memory.is_aggregated or element.kind is not Kind.RECORD:
-                continue
-            if memory.is_registers and not _has_arrays(element):
-                continue
-            at = SourceLine(cut.path, cut.line)
-            what = (
-                f"{_name(memory)} is partitioned and not aggregated, an array of {_last(element)}"
-            )
-            yield found(at, "aggregate", what)
+    for memory in memories(trace):
+        cut, element = memory.first_cut, memory.type.element
+        if cut is None or memory.is_aggregated or element.kind is not Kind.RECORD:
+            continue
+        if memory.is_registers and not _has_arrays(element):
+            continue
+        of = element.name.split("<")[0].split("::")[-1]
+        yield cut.at, f"{memory.name} is partitioned and not aggregated, an array of {of}"
 
 
 def _has_arrays(type_: Type) -> bool:
@@ -133,19 +116,10 @@ def _has_arrays(type_: Type) -> bool:
     )
 
 
-def _last(type_: Type) -> str:
-    return type_.name.split("<")[0].split("::")[-1]
-
-
-def _name(memory: Memory) -> str:
-    root, path = memory.cell
-    return str(MemoryPlace(root, path)).replace(".*", "[]")
-
-
 # ---- partition --------------------------------------------------------------------------------
 
 
-def partition(design: Design) -> Iterator[Finding]:
+def partition(trace: ElaborationTrace) -> Report:
     """A local array that a pipelined loop indexes at run time says how it is stored.
 
     Without a pragma Vitis HLS decides: it cuts local arrays of fewer than 4 elements into registers
@@ -156,34 +130,28 @@ def partition(design: Design) -> Iterator[Finding]:
     of fewer than 4 elements pass, and so do those whose indices are constants once loops are
     unrolled: they are registers in any case.
     """
-    for trace in design.traces:
-        known = {memory.cell: memory for memory in memories(trace)}
-        words = {
-            directive.place.cell
-            for directive in trace.directives
-            if directive.pragma.name in ("AGGREGATE", "BIND_STORAGE")
-        }
-        for event in trace.events():
-            if (
-                isinstance(event, Access)
-                and event.place.root in trace.declared
-                and event.scope.pipeline() is not None
-            ):
-                for cell, type_, indices in _arrays_of(event.place):
-                    memory = known.get(cell) or Memory(cell, type_)
-                    if not _says_how(memory, indices, words):
-                        what = f"{_name(memory)} has run-time indices and no pragma of its storage"
-                        yield found(cell[0].at, "partition", what)
+    cut = {memory.cell for memory in memories(trace) if memory.first_cut is not None}
+    stored = ("AGGREGATE", "BIND_STORAGE")
+    words = {place.cell for pragma, place in trace.directives if pragma.name in stored}
+    for access in trace.top.accesses():
+        root = access.place.root
+        if root not in trace.declared or access.scope.pipeline() is None:
+            continue
+        for cell, type_, indices in _arrays_of(access.place):
+            is_small = prod(type_.dimensions) < _CUT_BY_ITSELF
+            says_how = cell in cut or any(is_within(cell, word) for word in words)
+            if not (is_small or says_how or all(index.is_fixed() for index in indices)):
+                name = Memory(cell, type_).name
+                yield root.at, f"{name} has run-time indices and no pragma of its storage"
 
 
 def _arrays_of(place: MemoryPlace) -> Iterator[tuple[Cell, Type, list[Number]]]:
     """The arrays on the way to a place, each with the indices into it."""
-    type_: Type | None = place.root.type.referred
-    at = 0
-    while type_ is not None and at < len(place.path):
+    type_, at = place.root.type.referred, 0
+    while at < len(place.path):
         step = place.path[at]
         if isinstance(step, str):
-            type_, at = type_.member(step), at + 1
+            type_, at = type_.member(step) or OTHER, at + 1
             continue
         cell = MemoryPlace(place.root, place.path[:at]).cell
         behind = place.path[at : at + len(type_.dimensions)]
@@ -192,23 +160,14 @@ def _arrays_of(place: MemoryPlace) -> Iterator[tuple[Cell, Type, list[Number]]]:
             return
         yield cell, type_, indices
         for _ in indices:
-            type_ = type_.inner if type_ is not None else None
+            type_ = type_.inner or OTHER
         at += len(indices)
-
-
-def _says_how(memory: Memory, indices: list[Number], words: set[Cell]) -> bool:
-    if prod(memory.type.dimensions) < _CUT_BY_ITSELF:
-        return True
-    root, path = memory.cell
-    if any(cell[0] is root and path[: len(cell[1])] == cell[1] for cell in words):
-        return True
-    return memory.first_cut is not None or not any(index.without_lanes().terms for index in indices)
 
 
 # ---- mux --------------------------------------------------------------------------------------
 
 
-def mux(design: Design) -> Iterator[Finding]:
+def mux(trace: ElaborationTrace) -> Report:
     """An index that run time decides is constant modulo the number of banks.
 
     A read of ``x[i * 16 + lane]`` in 16 banks finds each lane in a bank that is known when the
@@ -217,53 +176,126 @@ def mux(design: Design) -> Iterator[Finding]:
     8 inputs are three LUTs a bit and pass; up to 16 pass where a cycle reads one element only.
     Writes need no multiplexer of the data, only enables, and pass.
     """
-    for trace in design.traces:
-        residues = trace.residues()
-        cut = [memory for memory in memories(trace) if memory.cuts]
-        for event in trace.events():
-            if isinstance(event, Access) and not event.is_write:
-                for memory in cut:
-                    yield from _mux_findings(memory, event, residues)
+    residues = trace.residues()
+    cut = [memory for memory in memories(trace) if memory.cuts]
+    for read in trace.top.accesses():
+        for memory in cut if not read.is_write else ():
+            yield from _mux_findings(memory, read, residues)
 
 
-def _mux_findings(memory: Memory, read: Access, residues: Residues) -> Iterator[Finding]:
-    indices = memory.indices_of(read.place)
-    for dimension, partition in memory.cuts.items() if indices is not None else ():
-        assert indices is not None
-        index = indices[dimension]
-        inputs = _inputs(index, partition, memory.type.dimensions[dimension], residues)
-        copies = copies_of(read, indices)
+def _mux_findings(memory: Memory, read: Access, residues: Residues) -> Report:
+    indices, _ = memory.split(read.place) or ((), ())
+    used = {symbol for index in indices for symbol in index.symbols()}
+    # elements that unrolled copies of the read reach in a cycle
+    copies = prod(turns.copies for _, turns in read.scope.loops() if turns.lane in used)
+    for dimension, index in enumerate(indices):
+        if dimension not in memory.cuts:
+            continue
+        inputs = _inputs(index, *memory.cuts[dimension], residues)
         if inputs > _MOST_INPUTS or (inputs > _CHEAP_INPUTS and copies > 1):
             reads = f"{copies} reads" if copies > 1 else "a read"
-            what = f"{reads} of {_name(memory)} at a run-time index, {inputs} banks each"
-            yield found(read.at, "mux", what)
+            yield read.at, f"{reads} of {memory.name} at a run-time index, {inputs} banks each"
             return
 
 
-def _inputs(index: Number, partition: Partition, count: int, residues: Residues) -> int:
+def _inputs(index: Number, kind: str, banks: int, residues: Residues) -> int:
     """The banks that an index may mean in each copy."""
     rest = index.without_lanes()
-    if not rest.terms:
+    modulus, _ = residues.of(rest) or ANY
+    if not rest.terms or modulus == 0:
         return 1
-    modulus, _ = residues.of(rest) or (1, 0)
-    if modulus == 0:
-        return 1
-    if partition.kind == "cyclic":
-        banks = partition.banks // gcd(partition.banks, modulus)
-    elif partition.kind == "complete":
-        banks = ceil(count / modulus)
-    else:
-        banks = partition.banks
+    if kind == "cyclic":
+        banks //= gcd(banks, modulus)
+    elif kind == "complete":
+        banks = ceil(banks / modulus)
     spans = [symbol.span for symbol, _ in rest.terms]
     known = [span for span in spans if span is not None]
     return min(banks, prod(known)) if len(known) == len(spans) else banks
 
 
-def copies_of(access: Access, indices: tuple[Number, ...]) -> int:
-    """How many elements unrolled copies of an access reach in a cycle."""
-    used: set[Symbol] = {symbol for index in indices for symbol in index.symbols()}
-    return prod(
-        scope.turns.copies
-        for scope in access.scope.around()
-        if scope.turns is not None and scope.turns.lane in used
-    )
+# ---- ports ------------------------------------------------------------------------------------
+
+_Address = tuple[Hashable, ...]
+
+
+def ports(trace: ElaborationTrace) -> Report:
+    """A cycle reads two words of a bank at most.
+
+    A memory has two ports. Where a pipelined loop reads more words of one bank in a turn, Vitis HLS
+    raises its II until the ports are enough. Reads of the same word are one read, and of reads that
+    exclude each other only those count that can come together. What cannot be told passes.
+    """
+    stored = [memory for memory in memories(trace) if not memory.is_registers]
+    pipelines = dict.fromkeys(access.scope.pipeline() for access in trace.top.accesses())
+    for pipeline in filter(None, pipelines):
+        for memory in stored:
+            yield from _port_findings(trace.residues(), pipeline, memory)
+
+
+def _port_findings(residues: Residues, pipeline: Scope, memory: Memory) -> Report:
+    banks: dict[_Address, dict[_Address, list[Access]]] = defaultdict(lambda: defaultdict(list))
+    for access in pipeline.accesses():
+        for bank, word in _words(memory, access, residues) if not access.is_write else ():
+            banks[bank][word].append(access)
+    limit = _PORTS * (pipeline.interval or 1)
+    for words in banks.values():
+        together = _together(words) if len(words) > limit else []
+        if len(together) > limit:
+            cycles = "one cycle" if limit == _PORTS else f"{limit // _PORTS} cycles"
+            place = MemoryPlace(*memory.cell)
+            yield together[0].at, f"{len(together)} words of one bank of {place} in {cycles}"
+            return
+
+
+def _together(words: dict[_Address, list[Access]]) -> list[Access]:
+    """Reads of different words none of which excludes another, as many as are found."""
+    best: list[Access] = []
+    for first in [reads[0] for reads in words.values()][:8]:
+        chosen: list[Access] = []
+        for reads in words.values():
+            for read in reads:
+                if not any(read.scope.excludes(other.scope) for other in (first, *chosen)):
+                    chosen.append(read)
+                    break
+        best = max(best, chosen, key=len)
+    return best
+
+
+def _words(memory: Memory, read: Access, residues: Residues) -> Iterator[tuple[_Address, _Address]]:
+    """Bank and address of each word that copies of a read touch."""
+    found = memory.split(read.place)
+    if found is None:
+        return
+    indices, inner = found
+    if memory.is_aggregated:
+        inner = ()
+    for copy in lane_copies([*indices, *(step for step in inner if isinstance(step, Number))]):
+        own = tuple(in_copy(index, copy) for index in indices)
+        cut = [
+            _bank(index, *memory.cuts[d], residues)
+            for d, index in enumerate(own)
+            if d in memory.cuts
+        ]
+        reached = tuple(s if isinstance(s, str) else in_copy(s, copy) for s in inner)
+        whole = 1 if memory.is_aggregated else _parts(read.place.type)
+        names = tuple(step for step in reached if isinstance(step, str))
+        for part in range(whole):
+            yield (*names, *cut), (*own, *reached, part)
+
+
+def _parts(type_: Type) -> int:
+    """Words of the longest memory that a struct or an array is taken apart into."""
+    if type_.kind is Kind.ARRAY and type_.inner is not None:
+        return type_.count * _parts(type_.inner)
+    return max((_parts(inner) for _, inner in type_.fields), default=1)
+
+
+def _bank(index: Number, kind: str, banks: int, residues: Residues) -> Hashable:
+    """The bank of an index, as a number where it is known."""
+    if index.exact is not None:
+        return index.exact % banks if kind == "cyclic" else index.exact
+    modulus, remainder = residues.of(index) or ANY
+    if kind == "cyclic" and modulus % banks == 0:
+        return remainder % banks
+    constant_part = index.constant % banks if kind == "cyclic" else index.constant
+    return index.terms, constant_part

@@ -3,47 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
-from hls_kernels.lint.elaboration.pragmas import Pragma
+from hls_kernels.lint.compiling import Pragma, pragma_of
 from hls_kernels.lint.elaboration.syntax import (
-    Evaluate,
+    Declare,
     Expression,
     Function,
+    Kind,
     LoopStatement,
     Op,
-    SourceLine,
-    Statements,
+    Type,
+    Variable,
+    pointer_member,
     statements_in,
 )
-from hls_kernels.lint.elaboration.widths import Kind, Type
-from hls_kernels.lint.findings import Finding
-from hls_kernels.lint.hardware.design import Design, found
+from hls_kernels.lint.elaboration.trace import ElaborationTrace, Report, Scope
+from hls_kernels.lint.elaboration.values import MemoryPlace, Number
+
+_MOST_BITS = 4096
+
+Stream = tuple[Variable, tuple[str | int | None, ...]]
+"""A stream in a variable: members and indices, None where an index is not constant."""
+
+
+def stream_width(trace: ElaborationTrace) -> Report:
+    """A stream's elements have 4,096 bits at most.
+
+    Vitis HLS 2023.2 refuses wider streams inside a kernel, and what it took would be a FIFO of
+    thousands of block RAM ports. A tile leaves as words of 512 bits, one after the other.
+    """
+    top, *_ = trace.functions()
+    for variable in (*top.parameters, *trace.declarations()):
+        stream = variable.type.referred.element
+        bits = 0 if stream.inner is None else stream.inner.bits
+        if stream.kind is Kind.STREAM and bits > _MOST_BITS:
+            what = (
+                f"an element of {variable.name} has {bits:,} bits, at most {_MOST_BITS:,} are taken"
+            )
+            yield variable.at, what
+
+
+def stream_depth(trace: ElaborationTrace) -> Report:
+    """A stream has its depth in its type: hls::stream<T, 64>.
+
+    A stream without one is a FIFO of two places in hardware, where C-simulation has one without
+    end: a deadlock that the simulation cannot show. The depth in the type holds in both.
+    """
+    for variable in trace.declarations():
+        stream = variable.type.element
+        if stream.kind is Kind.STREAM and stream.count == 0:
+            yield variable.at, f"{variable.name} has no depth in its type"
+
+
+def channels(trace: ElaborationTrace) -> Report:
+    """A stream between processes of a DATAFLOW region is declared in it and flows forward.
+
+    Message 214-169 of Vitis HLS asks for both: variables of the region's own, and data that go from
+    a process to one that stands behind it. Since 2022.2 the guide (UG1399) also takes streams that
+    flow backwards; the message has stayed, and the rule keeps to it. What one turn leaves for the
+    next is a memory outside: each turn is a region that reads one as an argument and writes another
+    one. Streams of which the region has one end only come from outside or go there, and pass. Each
+    end of a stream belongs to one process.
+    """
+    for region in trace.top.within():
+        if region.is_region:
+            yield from _channel_findings(region)
+
+
+def _channel_findings(region: Scope) -> Report:
+    writers: dict[Stream, set[int]] = {}  # processes, by their places among all
+    readers: dict[Stream, set[int]] = {}
+    inside = {s.variable for s in region.body.statements if isinstance(s, Declare)}
+    for number, process in enumerate(region.children):
+        for event in process.transfers():
+            if event.stream is not None:
+                ends = writers if event.method.startswith("write") else readers
+                ends.setdefault(_stream_at(event.stream), set()).add(number)
+    for written, read in product(writers, readers):
+        variable, first, last = written[0], min(readers[read]), max(writers[written])
+        if not _may_be_one(written, read) or len(readers[read] | writers[written]) == 1:
+            continue
+        if variable not in inside:
+            said = "joins two processes of a region and is declared outside of it"
+            yield variable.at, f"{variable.name} {said}"
+        if first < last:
+            reader, writer = region.children[first], region.children[last]
+            behind = f"which {_called(writer)} behind it writes"
+            yield reader.at, f"{_called(reader)} reads {variable.name}, {behind}"
+    for does, ends in (("writes", writers), ("reads", readers)):
+        for stream, numbers in ends.items():
+            one, *others = (region.children[number] for number in sorted(numbers))
+            for other in others:
+                if None not in stream[1]:
+                    same = f"as {_called(one)} does"
+                    yield other.at, f"{_called(other)} {does} {stream[0].name}, {same}"
+
+
+def _stream_at(place: MemoryPlace) -> Stream:
+    steps = (step.exact if isinstance(step, Number) else step for step in place.path)
+    return place.root, tuple(steps)
+
+
+def _may_be_one(a: Stream, b: Stream) -> bool:
+    """Whether two places may be the same stream: an unknown index may be any."""
+    steps = zip(a[1], b[1], strict=False)
+    return a[0] is b[0] and all(x == y or x is None or y is None for x, y in steps)
+
+
+def _called(process: Scope) -> str:
+    return "a process" if process.function is None else process.function.name
+
+
+def pointer_struct(trace: ElaborationTrace) -> Report:
+    """A struct with pointers goes to functions with INLINE only.
+
+    Vitis HLS cannot tell which memory a pointer in a struct means, and stops with HLS 214-134 where
+    a function that stays a module of its own takes such a struct, by value or by reference. A
+    method takes its object in the same way. What a lambda captures is no struct of the source.
+    """
+    for function in trace.functions():
+        taken = [(p.name, p.type.referred) for p in function.parameters]
+        owner = function.owner if function.is_method else None
+        if owner is not None and not owner.name.startswith("(lambda"):
+            taken.append(("its object", owner))
+        for name, type_ in taken:
+            pointed = type_.inner if type_.kind is Kind.POINTER else type_
+            member = pointer_member(pointed or type_)
+            if member is not None and pragma_of(function.body.pragmas, "INLINE") is None:
+                takes = f"takes {name}, whose {member} is a pointer"
+                yield function.at, f"{function.name} has no INLINE and {takes}"
+
 
 _BURST_LENGTHS = ("max_read_burst_length", "max_write_burst_length")
 _DEFAULT_BURST = 16  # words, of Vitis HLS
-_DEFAULT_BUNDLE = ""  # of all ports without one; its name depends on the release of Vitis HLS
 _MOST_BURST_BITS = 8 * 4096
 _BY_ADDRESS = frozenset((Kind.REFERENCE, Kind.POINTER, Kind.ARRAY))
 
 
-def axi_aggregate(design: Design) -> Iterator[Finding]:
+def axi_aggregate(trace: ElaborationTrace) -> Report:
     """No AGGREGATE with compact=bit on a port of m_axi.
 
     The Vitis HLS guide (UG1399) forbids it: on m_axi the host lays structs out by bytes. A struct
     whose members fill its bytes needs no pragma; without padding between them one with compact=byte
     is the same.
     """
-    for function in design.functions():
+    for function in trace.functions():
         pragmas = function.body.pragmas
         ports = {p.variable for p in pragmas if p.is_m_axi}
         for pragma in pragmas:
             is_packed = pragma.name == "AGGREGATE" and pragma.options.get("compact") == "bit"
             if is_packed and pragma.variable in ports:
-                what = f"compact=bit on {pragma.variable}, a port of m_axi"
-                yield found(SourceLine(pragma.path, pragma.line), "axi-aggregate", what)
+                yield pragma.at, f"compact=bit on {pragma.variable}, a port of m_axi"
 
 
-def burst_size(design: Design) -> Iterator[Finding]:
+def burst_size(trace: ElaborationTrace) -> Report:
     """A burst of a port of m_axi has 4 KB at most: its longest number of words times their width.
 
     No burst of AXI crosses 4 KB: 64 words of 512 bits, 128 of 256, and 256 words of any width. A
@@ -52,7 +166,7 @@ def burst_size(design: Design) -> Iterator[Finding]:
     cannot be held against this, and is refused. Where none is stated Vitis HLS takes 16. Ports of
     one bundle are one port of the widest words, and so are all ports without a bundle.
     """
-    for function in design.functions():
+    for function in trace.functions():
         bits = {p.name: _port_bits(p.type) for p in function.parameters}
         ports = [pragma for pragma in function.body.pragmas if pragma.is_m_axi]
         for pragma in ports:
@@ -62,15 +176,15 @@ def burst_size(design: Design) -> Iterator[Finding]:
                 is_stated = length in pragma.options
                 words = pragma.number(length) if is_stated else _DEFAULT_BURST
                 what = f"{pragma.variable} has {length} = {pragma.options.get(length, words)}"
-                at = SourceLine(pragma.path, pragma.line)
                 if not words:
-                    yield found(at, "burst-size", f"{what}: not a number of words")
+                    yield pragma.at, f"{what}: not a number of words"
                 elif words * width > _MOST_BURST_BITS:
-                    yield found(at, "burst-size", f"{what}: {words * width // 8:,} bytes")
+                    yield pragma.at, f"{what}: {words * width // 8:,} bytes"
 
 
 def _bundle_of(port: Pragma) -> str:
-    return port.options.get("bundle", _DEFAULT_BUNDLE)
+    # the name of the one of all ports without a bundle depends on the release of Vitis HLS
+    return port.options.get("bundle", "")
 
 
 def _port_bits(type_: Type) -> int:
@@ -79,34 +193,32 @@ def _port_bits(type_: Type) -> int:
     return 1 << (bits - 1).bit_length() if bits else 0
 
 
-def dataflow_arguments(design: Design) -> Iterator[Finding]:
+def dataflow_arguments(trace: ElaborationTrace) -> Report:
     """A process of a DATAFLOW region takes variables, parameters and constants.
 
     An expression or a call among the arguments is logic of the region itself, which is then not of
     the form that Vitis HLS takes (HLS 214-114): it makes a process of it, or runs the processes one
     after the other. What is computed becomes a variable before the region, or within the process.
     """
-    for function in design.functions():
+    for function in trace.functions():
         for call in _processes(function):
             callee = call.callee
             assert callee is not None
             args = call.args[1:] if callee.is_method else call.args
             for parameter, argument in zip(callee.parameters, args, strict=False):
                 if not _is_plain(argument, parameter.type.kind in _BY_ADDRESS):
-                    what = f"{callee.name} takes an expression as its {parameter.name}"
-                    yield found(argument.at, "dataflow-arguments", what)
+                    said = f"{callee.name} takes an expression as its {parameter.name}"
+                    yield argument.at, said
 
 
 def _processes(function: Function) -> Iterator[Expression]:
     """The calls that stand directly in the regions of a function."""
     loops = (s.body for s in statements_in(function.body) if isinstance(s, LoopStatement))
-    regions: list[Statements] = [function.body, *loops]
-    for region in regions:
-        if region.pragma("DATAFLOW") is None:
-            continue
-        for statement in region.statements:
-            if isinstance(statement, Evaluate) and statement.expression.op is Op.CALL:
-                yield statement.expression
+    for region in (function.body, *loops):
+        is_region = pragma_of(region.pragmas, "DATAFLOW") is not None
+        for statement in region.statements if is_region else ():
+            if isinstance(statement, Expression) and statement.op is Op.CALL:
+                yield statement
 
 
 def _is_plain(argument: Expression, is_by_address: bool) -> bool:

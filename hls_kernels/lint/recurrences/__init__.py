@@ -27,7 +27,7 @@ from pathlib import Path
 from ecorl.errors import BuildError
 from hls_kernels.lint.compiling import Pragmas, find_tools, read_pragmas
 from hls_kernels.lint.kernels import Kernel, all_kernels
-from hls_kernels.lint.recurrences.carried import graph_of
+from hls_kernels.lint.recurrences.carried import Memory, Operators, graph_of, read_operators
 from hls_kernels.lint.recurrences.compiling import (
     SourceLoop,
     check_pipelines,
@@ -35,11 +35,8 @@ from hls_kernels.lint.recurrences.compiling import (
     find_clang,
     source_loops,
 )
-from hls_kernels.lint.recurrences.delays import Operators, read_operators
 from hls_kernels.lint.recurrences.graph import Cycle
-from hls_kernels.lint.recurrences.ir import Metadata, read_functions
-from hls_kernels.lint.recurrences.loops import loops_of
-from hls_kernels.lint.recurrences.memory import Memory
+from hls_kernels.lint.recurrences.ir import Metadata, loops_of, read_functions
 
 
 @dataclass(frozen=True, slots=True)

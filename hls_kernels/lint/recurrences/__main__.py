@@ -10,7 +10,7 @@ import sys
 
 from ecorl.errors import EcorlError
 from hls_kernels.lint.recurrences import time_loops
-from hls_kernels.lint.recurrences.delays import read_operators
+from hls_kernels.lint.recurrences.carried import read_operators
 
 
 def main() -> int:

@@ -6,12 +6,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ecorl.engines.fpga.csim.compiler import first_error, run
 from ecorl.errors import BuildError, MissingToolError
-from hls_kernels.lint.compiling import Pragmas, Tools
+from hls_kernels.lint.compiling import Pragma, Pragmas, SourceLine, Tools, interval_of, is_unrolled
 from hls_kernels.lint.kernels import ROOT
 from hls_kernels.lint.recurrences.ir import Metadata, name_of
 
@@ -32,9 +32,6 @@ _OPTIMISER = ("-rotation-max-header-size=0", "-disable-loop-idiom-all",
 
 REGISTERS = "registers"
 """What follows the name of an array that is partitioned completely, after a dot."""
-
-_PARTITIONED = r"ARRAY_PARTITION\s+variable\s*=\s*(\w+)\s+complete(?!.*\bdim\s*=\s*[1-9])"
-_PIPELINED = r"PIPELINE\b(?!\s+off)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +56,21 @@ class SourceLoop:
     line: int
     column: int
     end: int
-    pragmas: tuple[str, ...] = ()
+    pragmas: tuple[Pragma, ...] = field(default=(), compare=False)
 
     def holds(self, path: Path, line: int) -> bool:
         """Whether a line is a part of it."""
         return self.path == path and self.line <= line <= self.end
 
-    def pragma(self, pattern: str) -> re.Match[str] | None:
-        """The first of its pragmas that begins with a pattern."""
-        found = (re.match(pattern, text, re.I) for text in self.pragmas)
-        return next((match for match in found if match is not None), None)
-
     @property
     def is_pipelined(self) -> bool:
         """Whether a PIPELINE pragma stands in it."""
-        return self.pragma(_PIPELINED) is not None
-
-    @property
-    def is_unrolled(self) -> bool:
-        """Whether it is unrolled completely."""
-        return self.pragma(r"UNROLL\b(?!.*\b(factor|off)\b)") is not None
+        return interval_of(self.pragmas) is not None
 
     @property
     def ii(self) -> int:
         """The initiation interval that its PIPELINE pragma asks for."""
-        found = self.pragma(r"PIPELINE\b.*\bII\s*=\s*(\d+)")
-        return 1 if found is None else int(found[1])
+        return interval_of(self.pragmas) or 1
 
 
 def find_clang() -> str:
@@ -142,18 +128,18 @@ def source_loops(metadata: Metadata, pragmas: Pragmas) -> dict[str, SourceLoop]:
         first, last = metadata.place(start), metadata.place(end)
         if first is not None and last is not None:
             bare[name] = SourceLoop(first.path, first.line, first.column, last.line)
-    own: dict[SourceLoop, list[str]] = {loop: [] for loop in bare.values()}
+    own: dict[SourceLoop, list[Pragma]] = {loop: [] for loop in bare.values()}
     for path in {loop.path for loop in own}:
-        for line, text in pragmas.get(path, []):
-            loop = _innermost(own, path, line)
+        for pragma in pragmas.get(path, []):
+            loop = _innermost(own, pragma.at)
             if loop is not None:
-                own[loop].append(text)
+                own[loop].append(pragma)
     return {name: replace(loop, pragmas=tuple(own[loop])) for name, loop in bare.items()}
 
 
-def _innermost(loops: Iterable[SourceLoop], path: Path, line: int) -> SourceLoop | None:
+def _innermost(loops: Iterable[SourceLoop], at: SourceLine) -> SourceLoop | None:
     """The innermost loop around a line."""
-    around = (loop for loop in loops if loop.holds(path, line))
+    around = (loop for loop in loops if loop.holds(at.path, at.line))
     return max(around, key=lambda loop: (loop.line, loop.column), default=None)
 
 
@@ -182,16 +168,16 @@ def check_pipelines(text: str, pragmas: Pragmas, found: Iterable[SourceLoop]) ->
     Raises:
         BuildError: a pragma is of none of them.
     """
-    timed = {replace(loop, pragmas=()) for loop in found}
-    loops = {replace(loop, pragmas=()) for loop in source_loops(Metadata(text), pragmas).values()}
+    timed = set(found)
+    loops = source_loops(Metadata(text), pragmas).values()
     for function in source_functions(text):
-        for line, said in pragmas.get(function.path, []):
-            if not function.holds(line) or re.match(_PIPELINED, said, re.I) is None:
-                continue
-            if _innermost(loops, function.path, line) not in timed:
+        own = (p for p in pragmas.get(function.path, []) if function.holds(p.at.line))
+        for pragma in own:
+            is_timed = _innermost(loops, pragma.at) in timed
+            if interval_of([pragma]) is not None and not is_timed:
                 raise BuildError(
-                    f"{function.path}:{line}: the PIPELINE pragma is of no loop that can be timed: "
-                    "of a function, or of a loop that the compiler removes"
+                    f"{pragma.at.path}:{pragma.at.line}: the PIPELINE pragma is of no loop that "
+                    "can be timed: of a function, or of a loop that the compiler removes"
                 )
 
 
@@ -216,7 +202,8 @@ def mark(text: str, top: str, pragmas: Pragmas) -> str:
         is_inside = any(
             around.holds(loop.path, loop.line) and around.line < loop.line for around in pipelined
         )
-        how = "full" if loop.is_unrolled or (is_inside and not loop.is_pipelined) else "disable"
+        is_whole = is_unrolled(loop.pragmas) or (is_inside and not loop.is_pipelined)
+        how = "full" if is_whole else "disable"
         return f'{match[1]} = distinct !{{{match[2]}, !{{!"llvm.loop.unroll.{how}"}}}}'
 
     changes = (
@@ -240,11 +227,13 @@ def _name_registers(text: str, pragmas: Pragmas) -> str:
     shared = set()
     for function in functions:
         partitioned = set()
-        for line, said in pragmas.get(function.path, []):
-            found = re.match(_PARTITIONED, said, re.I)
+        for pragma in pragmas.get(function.path, []):
+            line = pragma.at.line
             around = [f.line for f in functions if f.path == function.path and f.holds(line)]
-            if found is not None and function.holds(line) and function.line == max(around):
-                partitioned.add(found[1])
+            is_own = function.holds(line) and function.line == max(around)
+            is_whole = pragma.says("complete") and not pragma.number("dim")
+            if pragma.name == "ARRAY_PARTITION" and is_own and is_whole:
+                partitioned.add(pragma.variable)
         body = function.body
         for array in set(re.findall(r"%[-\w$.]+(?= = alloca \[)", body)):
             if name_of(array) in partitioned:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,19 +42,12 @@ class DelayGraph:
 
     def worst_cycle(self) -> Cycle | None:
         """The cycle with the most delay an iteration; None where there is no cycle."""
-        following: dict[str, list[str]] = {node: [] for node in self.delays}
-        for edge in sorted(self.edges):
-            following[edge.start].append(edge.to)
-        number = {
-            node: i for i, part in enumerate(_strong_parts(following)) for node in part
-        }  # fmt: skip
-        within: dict[int, list[Edge]] = {}
-        for edge in sorted(self.edges):
-            if number[edge.start] == number[edge.to]:
-                within.setdefault(number[edge.start], []).append(edge)
-        worst: Cycle | None = None
-        for edges in within.values():
-            worst = self._improved(edges, worst)
+        edges = _on_cycles(sorted(self.edges))
+        worst, bound = None, -1.0
+        while (found := self._cycle_above(edges, bound)) is not None:
+            worst, bound = found, found.per_iteration
+            if found.distance == 0:
+                break
         return worst
 
     def depth(self, period: float) -> int:
@@ -66,10 +58,10 @@ class DelayGraph:
         """
         waits: dict[str, list[str]] = {node: [] for node in self.delays}
         missing = dict.fromkeys(self.delays, 0)
-        for start, to, distance in sorted(self.edges):
-            if distance == 0:
-                waits[start].append(to)
-                missing[to] += 1
+        for edge in sorted(self.edges):
+            if edge.distance == 0:
+                waits[edge.start].append(edge.to)
+                missing[edge.to] += 1
         ready = [node for node, n in missing.items() if n == 0]
         begins = dict.fromkeys(self.delays, 0.0)
         last = 0.0
@@ -91,17 +83,6 @@ class DelayGraph:
                 if missing[to] == 0:
                     ready.append(to)
         return max(1, int(-(-(last - _EPSILON) // period)))
-
-    def _improved(self, edges: list[Edge], worst: Cycle | None) -> Cycle | None:
-        """The worst cycle of a strong part, or the one that is known where none is worse."""
-        while True:
-            bound = -1.0 if worst is None else worst.per_iteration
-            found = self._cycle_above(edges, bound)
-            if found is None:
-                return worst
-            worst = found
-            if worst.distance == 0:
-                return worst
 
     def _cycle_above(self, edges: list[Edge], bound: float) -> Cycle | None:
         """A cycle with more delay an iteration than `bound`: longest paths that never settle."""
@@ -143,40 +124,11 @@ class DelayGraph:
         return None
 
 
-def _strong_parts(following: dict[str, list[str]]) -> Iterable[list[str]]:
-    """Strongly connected parts, as Tarjan finds them, without recursion."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    is_open: set[str] = set()
-    for root in following:
-        if root in order:
-            continue
-        path = [(root, iter(following[root]))]
-        order[root] = low[root] = len(order)
-        stack.append(root)
-        is_open.add(root)
-        while path:
-            node, more = path[-1]
-            for to in more:
-                if to not in order:
-                    order[to] = low[to] = len(order)
-                    stack.append(to)
-                    is_open.add(to)
-                    path.append((to, iter(following[to])))
-                    break
-                if to in is_open:
-                    low[node] = min(low[node], order[to])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
-                if low[node] == order[node]:
-                    part = []
-                    while True:
-                        last = stack.pop()
-                        is_open.discard(last)
-                        part.append(last)
-                        if last == node:
-                            break
-                    yield part
+def _on_cycles(edges: list[Edge]) -> list[Edge]:
+    """Edges without those that begin where none ends, or end where none begins."""
+    while True:
+        starts, ends = {edge.start for edge in edges}, {edge.to for edge in edges}
+        kept = [edge for edge in edges if edge.start in ends and edge.to in starts]
+        if len(kept) == len(edges):
+            return edges
+        edges = kept

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ecorl.errors import BuildError
 
@@ -31,7 +33,7 @@ class Instruction:
     block: str
     place: str
     loop: str = ""
-    is_disjoint: bool = False
+    flags: str = ""
     number: int = 0
 
     @property
@@ -82,39 +84,21 @@ class Metadata:
     """Places in the sources, as the metadata of a module tell them."""
 
     def __init__(self, text: str) -> None:
-        self._folders = {
-            name: Path(folder) / file
-            for name, file, folder in re.findall(
-                r'^(!\d+) = !DIFile\(filename: "([^"]*)", directory: "([^"]*)"', text, re.M
-            )
-        }
-        self._scopes = dict(
-            re.findall(
-                r"^(!\d+) = (?:distinct )?!DI(?:Subprogram|LexicalBlock|LexicalBlockFile)"
-                r"\(.*?\bfile: (!\d+)",
-                text,
-                re.M,
-            )
-        )
-        self._places = {
-            name: (int(line), int(column), scope)
-            for name, line, column, scope in re.findall(
-                r"^(!\d+) = (?:distinct )?!DILocation\(line: (\d+), column: (\d+), scope: (!\d+)",
-                text,
-                re.M,
-            )
-        }
-        self._places |= {
-            name: (int(line), 0, name)
-            for name, line in re.findall(
-                r"^(!\d+) = distinct !DISubprogram\(.*?\bline: (\d+)", text, re.M
-            )
-        }
+        def read(pattern: str) -> list[Any]:
+            return re.findall(rf"^(!\d+) = {pattern}", text, re.M)
+
+        files = read(r'!DIFile\(filename: "([^"]*)", directory: "([^"]*)"')
+        blocks = r"(?:distinct )?!DI(?:Subprogram|LexicalBlock|LexicalBlockFile)"
+        places = read(r"(?:distinct )?!DILocation\(line: (\d+), column: (\d+), scope: (!\d+)")
+        functions = read(r"distinct !DISubprogram\(.*?\bline: (\d+)")
+        loops = read(r"distinct !\{!\d+, (!\d+), (!\d+)")
+        self._folders = {name: Path(folder) / file for name, file, folder in files}
+        self._scopes: dict[str, str] = dict(read(rf"{blocks}\(.*?\bfile: (!\d+)"))
+        self._places = {name: (int(line), int(at), scope) for name, line, at, scope in places}
+        self._places |= {name: (int(line), 0, name) for name, line in functions}
         self.loops: dict[str, tuple[str, str]] = {
             name: (start, end)
-            for name, start, end in re.findall(
-                r"^(!\d+) = distinct !\{!\d+, (!\d+), (!\d+)", text, re.M
-            )
+            for name, start, end in loops
             if start in self._places and end in self._places
         }
         """Where each loop begins and ends, by its metadata."""
@@ -172,8 +156,7 @@ def _read_body(function: Function, lines: Iterator[str]) -> Function:
                 line += more
                 if more.strip().startswith("]"):
                     break
-            function.blocks[block].append(_instruction(line, block, len(function.blocks[block])))
-        elif line.startswith("  "):
+        if label is None and line.startswith("  "):
             own = _instruction(line, block, len(function.blocks[block]))
             function.blocks[block].append(own)
             if own.name:
@@ -185,9 +168,8 @@ def _instruction(line: str, block: str, number: int) -> Instruction:
     found = re.match(rf"\s+(?:({_NAME}) = )?({_FLAGS})([a-z_]+)\b(.*)", line)
     if found is None:
         raise BuildError(f"no instruction of LLVM: {line.strip()}")
-    name, _, opcode, rest = found.groups()
-    place = re.search(r"!dbg (!\d+)", rest)
-    loop = re.search(r"!llvm\.loop (!\d+)", rest)
+    name, flags, opcode, rest = found.groups()
+    place, loop = _metadata(rest, "dbg"), _metadata(rest, "llvm.loop")
     text = re.split(r", ![a-z.]+ !", rest)[0]
     labels: list[str] = []
     operands: list[str] = []
@@ -206,15 +188,156 @@ def _instruction(line: str, block: str, number: int) -> Instruction:
             rf"(?:^|[\s,])({_VALUE}|-?\d+|true|false|null|poison|undef)(?=,|$|\)| to )",
             re.sub(r", align \d+", "", text),
         )
-    return Instruction(
-        name or "",
-        opcode,
-        text.strip(),
-        tuple(operands),
-        tuple(labels),
-        block,
-        "" if place is None else place[1],
-        "" if loop is None else loop[1],
-        " disjoint " in line,
-        number,
-    )
+    known = tuple(operands), tuple(labels), block, place, loop, flags, number
+    return Instruction(name or "", opcode, text.strip(), *known)
+
+
+def _metadata(text: str, kind: str) -> str:
+    found = re.search(rf"!{re.escape(kind)} (!\d+)", text)
+    return "" if found is None else found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop: its blocks in an order in which each comes behind those that lead to it.
+
+    Attributes:
+        name: metadata of its branch back.
+        header: the block that is entered.
+        blocks: all of them, the header first.
+        latches: the blocks from which it begins again.
+    """
+
+    function: Function
+    name: str
+    header: str
+    blocks: tuple[str, ...]
+    latches: tuple[str, ...]
+
+    def instructions(self) -> Iterator[Instruction]:
+        """All of its instructions, block by block."""
+        for block in self.blocks:
+            yield from self.function.blocks[block]
+
+    def inner(self, block: str) -> list[str]:
+        """The blocks of an iteration that may follow one."""
+        return [b for b in self.function.successors(block) if b in self.blocks and b != self.header]
+
+    def leaves(self, own: Instruction) -> bool:
+        """Whether a branch may leave the loop."""
+        return any(label not in self.blocks for label in own.labels)
+
+
+def loops_of(function: Function) -> list[Loop]:
+    """All loops whose branch back has metadata."""
+    before: dict[str, list[str]] = {block: [] for block in function.blocks}
+    for block in function.blocks:
+        for to in function.successors(block):
+            before[to].append(block)
+    latches: dict[tuple[str, str], list[str]] = {}
+    for block, body in function.blocks.items():
+        if body and body[-1].loop:
+            for to in function.successors(block):
+                if _is_behind(before, block, to):
+                    latches.setdefault((body[-1].loop, to), []).append(block)
+    return [
+        Loop(function, name, header, _ordered(function, header, ends, before), tuple(ends))
+        for (name, header), ends in latches.items()
+    ]
+
+
+def _is_behind(before: dict[str, list[str]], block: str, header: str) -> bool:
+    """Whether every way to a block leads through a header."""
+    return next(iter(before)) not in _reaching(before, [block], header)
+
+
+def _reaching(before: dict[str, list[str]], ends: list[str], header: str) -> set[str]:
+    """The blocks that reach `ends` without the header, and the header."""
+    found, todo = {header}, list(ends)
+    while todo:
+        block = todo.pop()
+        if block not in found:
+            found.add(block)
+            todo += before[block]
+    return found
+
+
+def _ordered(
+    function: Function, header: str, ends: list[str], before: dict[str, list[str]]
+) -> tuple[str, ...]:
+    """The blocks of a loop behind those that lead to them."""
+    own = _reaching(before, ends, header)
+    waits = {block: sum(b in own for b in before[block]) for block in own}
+    ready, order = [header], []
+    while ready:
+        block = ready.pop()
+        order.append(block)
+        for to in function.successors(block):
+            if to in own and to != header:
+                waits[to] -= 1
+                if waits[to] == 0:
+                    ready.append(to)
+    return tuple(order)
+
+
+def _on_all_ways(order: Sequence[str], ways: dict[str, list[str]]) -> dict[str, set[str]]:
+    """What stands on every way that leads to each block, itself too."""
+    found: dict[str, set[str]] = {}
+    for block in order:
+        known = [found[way] for way in ways[block]]
+        found[block] = {block} | (set.intersection(*known) if known else set())
+    return found
+
+
+class Conditions:
+    """Which branches of a loop decide whether a block runs, and which of its ways were taken."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        inner = {block: loop.inner(block) for block in loop.blocks}
+        self._before: dict[str, list[str]] = {block: [] for block in loop.blocks}
+        for block, following in inner.items():
+            for to in following:
+                self._before[to].append(block)
+        self._dominators = _on_all_ways(loop.blocks, self._before)
+        after = _on_all_ways(loop.blocks[::-1], inner)
+        self._deciding: dict[str, set[str]] = {block: set() for block in loop.blocks}
+        for block, following in inner.items():
+            for to in following:
+                for later in after[to] - (after[block] - {block}):
+                    self._deciding[later].add(block)
+
+    @cache  # noqa: B019 - it lives as long as the loop is looked at
+    def of_block(self, block: str) -> list[str]:
+        """Conditions on which a block runs."""
+        return self._asked(self._deciding_on(block))
+
+    @cache  # noqa: B019
+    def of_join(self, block: str) -> list[str]:
+        """Conditions that say by which way a block was reached.
+
+        What branches and meets again before the block's own ways part says nothing of them.
+        """
+        first = max(self._dominators[block] - {block}, key=lambda b: len(self._dominators[b]))
+        found: set[str] = set()
+        for way in self._before[block]:
+            is_parting = len(self._loop.inner(way)) > 1
+            found |= self._deciding_on(way) | ({way} if is_parting else set())
+        return self._asked({one for one in found if first in self._dominators[one]})
+
+    def _deciding_on(self, block: str) -> set[str]:
+        """Blocks whose branches decide whether a block runs."""
+        found: set[str] = set()
+        todo = list(self._deciding[block])
+        while todo:
+            one = todo.pop()
+            if one not in found:
+                found.add(one)
+                todo += self._deciding[one]
+        return found
+
+    def _asked(self, blocks: set[str]) -> list[str]:
+        ends = (self._loop.function.blocks[block][-1] for block in sorted(blocks))
+        # a branch of one way within the loop does nothing but leave it or not
+        deciding = [end for end in ends if len(set(end.labels) & set(self._loop.blocks)) > 1]
+        return sorted({end.operands[0] for end in deciding if end.operands})
