@@ -32,7 +32,8 @@ from ecorl.engines.fpga.estimate import (
     standing_of_kernels,
     workload,
 )
-from ecorl.engines.models.decoder_config import DecoderConfig, Rope
+from ecorl.engines.models.checkpoint import DecoderConfig
+from ecorl.engines.models.decoder_config import Rope
 from ecorl.errors import MissingToolError
 from ecorl.records import ModelShape, Stage
 from hls_kernels.lint import findings, rules
@@ -76,46 +77,11 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         "weight_channels": WEIGHT_CHANNELS, "standing": standing_of_kernels(),
     }  # fmt: skip
     return settings, [
-<<<<<<< HEAD
-        *_array(found), *_forward(found), _small(small), *_dsps(found), _brams(), *_sources(),
-    ]  # fmt: skip
-
-
-def _array(found: CardEstimate) -> list[Figure]:
-    """gemm_int8 alone."""
-    by_ii = {run.ii: run for run in found.runs}
-    one = by_ii[1]
-    gemm = one.card.of("gemm_int8")
-    alone = found.one_channel
-    assert gemm is not None
-    assert alone is not None
-    model = CycleModel(LLAMA_2_7B, found.profile)
-    peak_tops = 2 * ARRAY_MACS * model.card.n_arrays * model.card.clock_hz / 1e12
-    share = "useful products over what its array could do in its time"
-    stripe = f"weights in {WEIGHT_CHANNELS} channels, a port each"
-    return [
-        _figure("kernel.gemm_array_efficiency_ii1", one.array_efficiency,
-                f"{share}; {stripe}; {WHAT}", target=Target(low=0.85)),
-        _figure("kernel.gemm_array_efficiency_ii2", by_ii[2].array_efficiency,
-                f"the same with every loop at twice its interval; {WHAT}"),
-        _figure("kernel.gemm_array_efficiency_ii4", by_ii[4].array_efficiency,
-                f"the same at four times its interval; {WHAT}"),
-        _figure("kernel.gemm_array_efficiency_one_channel", alone.array_efficiency,
-                f"{share}; the weights in one channel, as the source's one port has it by itself; "
-                f"{WHAT}"),
-        _figure("kernel.gemm_stall_share", gemm.stall_cycles / gemm.cycles,
-                f"waits for memory over the cycles of gemm_int8; {stripe}; {WHAT}"),
-        _figure("kernel.tops_u55c", peak_tops * one.array_efficiency,
-                f"of gemm_int8 at the profile's clock; its array's peak is {peak_tops:.3f}; {WHAT}",
-                unit="TOP/s"),
-    ]  # fmt: skip
-=======
         *_forward(found),
         FIGURES.figure("kernel.small_model_gain", SMALL_BEFORE_S / small_s, words=words),
         *_declared(found),
         *_sources(),
     ]
->>>>>>> b3
 
 
 def _forward(found: CardEstimate) -> list[Figure]:
@@ -127,7 +93,7 @@ def _forward(found: CardEstimate) -> list[Figure]:
     assert vector is not None
     assert alone is not None
     model = CycleModel(LLAMA_2_7B, found.profile)
-    peak_tops = 2 * ARRAY_MACS * model.n_arrays * model.card.clock_hz / 1e12
+    peak_tops = 2 * ARRAY_MACS * model.card.n_arrays * model.card.clock_hz / 1e12
     values = {
         "gemm_array_efficiency_ii1": one.array_efficiency,
         "gemm_array_efficiency_ii2": by_ii[2].array_efficiency,

@@ -30,21 +30,23 @@ from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.validation import scoring
-from ecorl.engines.fpga.validation.scoring import TokenPair, different, read_pairs
-from ecorl.engines.fpga.verdict import DEFAULT_BUDGET, FlipShare, PrecisionFigures, PrecisionStudy
-from ecorl.engines.models.decoder_config import read_shape
-from ecorl.engines.protocol import Int64
-from ecorl.records import Provenance
-from ecorl.engines.fpga.validation.preference_pairs import TokenPair, different, read_pairs
-from ecorl.engines.fpga.validation.rank_flips import (
+from ecorl.engines.fpga.validation.scoring import (
+    PairTexts,
+    TokenPair,
+    decoder_scores,
+    different,
+    exact_scores,
+    read_pairs,
+)
+from ecorl.engines.fpga.verdict import (
+    DEFAULT_BUDGET,
     FlipShare,
     PrecisionFigures,
     PrecisionStudy,
     study_of,
 )
-from ecorl.engines.fpga.validation.scoring import PairTexts, decoder_scores, exact_scores
-from ecorl.engines.fpga.verdict import DEFAULT_BUDGET
-from ecorl.engines.models.checkpoint import DecoderCheckpoint, load_decoder, read_shape
+from ecorl.engines.models.checkpoint import DecoderCheckpoint, load_decoder
+from ecorl.engines.models.decoder_config import read_shape
 from ecorl.engines.models.equalise import equalised
 from ecorl.engines.protocol import Float32, Int64
 from roll_adapters.demo.prepare import prepare

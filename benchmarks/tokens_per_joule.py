@@ -22,7 +22,7 @@ from ecorl.bench.tokens_per_joule.reading.quality import first_reached
 from ecorl.bench.tokens_per_joule.result import BenchResult
 from ecorl.bench.tokens_per_joule.running.folder import BenchFolder
 from ecorl.bench.tokens_per_joule.summary import energy_provenance, is_bound, over_seeds
-from ecorl.bench.tokens_per_joule.telling.quality_tables import at_target
+from ecorl.bench.tokens_per_joule.telling.energy_tables import at_target
 from ecorl.records import Provenance
 
 FLAGS = {"--full": "all placements, with gears and supervised training"}

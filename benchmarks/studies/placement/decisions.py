@@ -46,8 +46,6 @@ from ecorl.runtime.handles import Iteration
 from ecorl.runtime.monitor import NodePower
 from ecorl.runtime.scheduling.iterations import OpenIterations, StateReader, new_iteration
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane, PendingBatch
-from ecorl.scheduler import place
-from ecorl.runtime.scheduling.snapshot import StateReader
 from ecorl.scheduler import Guards, build_policy, place
 from ecorl.scheduler.policies import Policy
 from ecorl.scheduler.tables import Float64

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.harness import Figure, FigureTable
-from benchmarks.studies.papers.carbon_printed import CLAIMS
+from benchmarks.studies.papers.carbon_claims import CLAIMS
 from benchmarks.studies.trainer.language_model import Batches, language_loss, small_llama
 
 FIGURES = FigureTable("trainer")
