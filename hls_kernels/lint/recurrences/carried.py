@@ -54,8 +54,8 @@ class Operators:
 
     def of(self, kind: str, bits: int = 0, levels: int = 0) -> float:
         """The delay of an operator of a width, or of a tree of levels."""
-        times = {"fixed": 1, "bit": bits, "level": levels}
-        return sum(self.ns[kind].get(part, 0.0) * n for part, n in times.items())
+        fixed, bit, level = (self.ns[kind].get(part, 0.0) for part in ("fixed", "bit", "level"))
+        return fixed + bit * bits + level * levels
 
     def choice(self, n_values: int, n_conditions: int) -> float:
         """One of several values, by conditions that are combined first."""
@@ -79,7 +79,8 @@ class Operators:
         if op == "icmp":
             return self._comparison(own, bits)
         if op in ("and", "or", "xor"):
-            return 0.0 if has_constant or "disjoint" in own.flags else self.of("logic", levels=1)
+            is_wire = has_constant or own.text.startswith("disjoint ")
+            return 0.0 if is_wire else self.of("logic", levels=1)
         if op in ("shl", "lshr", "ashr"):
             return shift
         if op == "select":

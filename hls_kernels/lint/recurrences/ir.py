@@ -34,7 +34,6 @@ class Instruction:
     block: str
     place: str
     loop: str = ""
-    flags: str = ""
     number: int = 0
 
     @property
@@ -160,10 +159,10 @@ def _read_body(function: Function, lines: Iterator[str]) -> Function:
 
 
 def _instruction(line: str, block: str, number: int) -> Instruction:
-    found = re.match(rf"\s+(?:({_NAME}) = )?({_FLAGS})([a-z_]+)\b(.*)", line)
+    found = re.match(rf"\s+(?:({_NAME}) = )?{_FLAGS}([a-z_]+)\b(.*)", line)
     if found is None:
         raise BuildError(f"no instruction of LLVM: {line.strip()}")
-    name, flags, opcode, rest = found.groups()
+    name, opcode, rest = found.groups()
     place, loop = _metadata(rest, "dbg"), _metadata(rest, "llvm.loop")
     text = re.split(r", ![a-z.]+ !", rest)[0]
     labels: list[str] = []
@@ -180,7 +179,7 @@ def _instruction(line: str, block: str, number: int) -> Instruction:
         one = rf"{_VALUE}|-?\d+|true|false|null|poison|undef"
         plain = re.sub(r", align \d+", "", text)
         operands = re.findall(rf"(?:^|[\s,])({one})(?=,|$|\)| to )", plain)
-    known = tuple(operands), tuple(labels), block, place, loop, flags, number
+    known = tuple(operands), tuple(labels), block, place, loop, number
     return Instruction(name or "", opcode, text.strip(), *known)
 
 
