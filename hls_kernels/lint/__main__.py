@@ -17,12 +17,10 @@ from hls_kernels.lint.kernels import ROOT, all_kernels, kernels_of
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge the kernels that are named, by default all that have a qor.json."""
-    parser = argparse.ArgumentParser(
-        prog="lint-hls", description="Check that kernel sources can be synthesised."
-    )
-    parser.add_argument(
-        "files", nargs="*", type=Path, help="kernel sources; default: all kernels of the project"
-    )
+    does = "Check that kernel sources can be synthesised."
+    parser = argparse.ArgumentParser(prog="lint-hls", description=does)
+    which = "kernel sources; default: all kernels of the project"
+    parser.add_argument("files", nargs="*", type=Path, help=which)
     files = parser.parse_args(arguments).files
     try:
         return _report(files)

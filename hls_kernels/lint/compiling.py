@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ecorl.engines.fpga.csim.build import ap_headers
 from ecorl.engines.fpga.csim.compiler import Compiler, find_compiler, first_error, run
@@ -17,8 +18,7 @@ _OPTION = re.compile(r"([\w.]+)(?:\s*=\s*([\w.:\-]+))?")
 _MAX_ERRORS = 5  # of one source; later ones mostly follow from the first few
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """A place in a source."""
 
     path: Path
@@ -82,8 +82,7 @@ def is_unrolled(pragmas: Iterable[Pragma]) -> bool:
     return found is not None and "factor" not in found.options
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(NamedTuple):
     """The compiler, the flags of the synthesis configuration, and the system's header folders."""
 
     compiler: Compiler
@@ -133,8 +132,7 @@ def compile_findings(tools: Tools, source: Path) -> list[Finding]:
 
 
 def _rule_of(message: str) -> str:
-    twice = "duplicate label" in message or "redefinition of label" in message
-    return "label-twice" if twice else "compile"
+    return "label-twice" if re.search("(duplicate|redefinition of) label", message) else "compile"
 
 
 def read_pragmas(tools: Tools, source: Path) -> Pragmas:

@@ -10,20 +10,11 @@ from pathlib import Path
 from clang.cindex import Cursor, CursorKind, LibclangError, TranslationUnit, TypeKind
 
 from ecorl.errors import MissingToolError
-from hls_kernels.lint import tree
-from hls_kernels.lint.compiling import (
-    Pragma,
-    Pragmas,
-    Tools,
-    compile_findings,
-    find_tools,
-    is_unrolled,
-    pragma_of,
-    read_pragmas,
-)
+from hls_kernels.lint import compiling, tree
+from hls_kernels.lint.compiling import Pragma, Pragmas, is_unrolled, pragma_of
 from hls_kernels.lint.hardware import hardware_findings
 from hls_kernels.lint.kernels import Finding, Kernel
-from hls_kernels.lint.names import CallGraph, cursor_findings, include_findings, place_of
+from hls_kernels.lint.names import CallGraph, Place, cursor_findings, include_findings, place_of
 from hls_kernels.lint.tree import Node, finding, is_constant, parts
 
 
@@ -51,7 +42,7 @@ def judge(kernels: Iterable[Kernel]) -> tuple[list[Finding], int]:
         MissingToolError: no compiler, no ap_int headers, or libclang cannot be loaded.
         BuildError: the compiler cannot be run.
     """
-    tools = find_tools()
+    tools = compiling.find_tools()
     findings: set[Finding] = set()
     loops: set[tuple[Path, int]] = set()
     for kernel in kernels:
@@ -67,9 +58,9 @@ def judge(kernels: Iterable[Kernel]) -> tuple[list[Finding], int]:
     return sorted(chosen.values()), len(loops)
 
 
-def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
+def _judge_source(judgement: _Judgement, tools: compiling.Tools, source: Path) -> None:
     owns = judgement.kernel.owns
-    faults = compile_findings(tools, source)
+    faults = compiling.compile_findings(tools, source)
     if not faults:
         try:
             unit = tree.parse(tools, source)
@@ -80,16 +71,17 @@ def _judge_source(judgement: _Judgement, tools: Tools, source: Path) -> None:
         judgement.findings.update(faults)
         judgement.is_whole = False
         return
-    pragmas = read_pragmas(tools, source)
+    pragmas = compiling.read_pragmas(tools, source)
     judgement.findings.update(include_findings(unit, owns))
     judgement.findings.update(hardware_findings(unit, source, pragmas, owns))
     functions = []
     before: list[Loop] = []
     for node in tree.own_nodes(unit, owns):
-        judgement.findings.update(cursor_findings(node.cursor, owns))
-        if node.cursor.kind in tree.FUNCTIONS and node.cursor.is_definition():
-            functions.append(node.cursor)
-        if node.cursor.kind in tree.LOOPS:
+        cursor, *_ = node
+        judgement.findings.update(cursor_findings(cursor, owns))
+        if cursor.kind in tree.FUNCTIONS and cursor.is_definition():
+            functions.append(cursor)
+        if cursor.kind in tree.LOOPS:
             loop = _loop_of(unit, node, pragmas, before)
             where = loop.path, loop.cursor.extent.start.offset
             judgement.loops[where] = loop, list(_loop_findings(unit, loop))
@@ -101,36 +93,25 @@ def _judge_whole(judgement: _Judgement) -> None:
     """Apply the rules that need all sources of a kernel."""
     kernel, graph = judgement.kernel, judgement.graph
     judgement.findings.update(graph.recursion_findings())
-    hardware = graph.hardware()
+    # all but the constexpr functions that only constant expressions call
+    hardware = graph.reached_from(graph.calls.keys() - graph.constexprs)
     for where, (loop, findings) in list(judgement.loops.items()):
-        if loop.function is None or place_of(loop.function) in hardware:
+        if loop.function is None or loop.function in hardware:
             judgement.findings.update(findings)
         else:
             del judgement.loops[where]
     in_folder = (place for place in graph.calls if kernel.folder in place[0].parents)
     reached = graph.reached_from(in_folder)
-    loops = [
-        loop
-        for loop, _ in judgement.loops.values()
-        if kernel.folder in loop.path.parents
-        or (loop.function is not None and place_of(loop.function) in reached)
-    ]
-    judgement.findings.update(_qor_findings(kernel, loops))
+    loops = [loop for loop, _ in judgement.loops.values()]
+    own = [x for x in loops if kernel.folder in x.path.parents or x.function in reached]
+    judgement.findings.update(_qor_findings(kernel, own))
 
 
-_KEYWORDS = {
-    CursorKind.FOR_STMT: "for",
-    CursorKind.CXX_FOR_RANGE_STMT: "for",
-    CursorKind.WHILE_STMT: "while",
-    CursorKind.DO_STMT: "do",
-}
 _ARRAYS = (TypeKind.CONSTANTARRAY, TypeKind.DEPENDENTSIZEDARRAY)
 _UP = frozenset(("++", "+="))
 _HALVING = frozenset((">>=", "/="))
 _DOWN = _HALVING | {"--", "-="}
-_UNSIGNED = frozenset(
-    getattr(TypeKind, name) for name in ["UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "BOOL"]
-)
+_UNSIGNED = ("UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "BOOL")
 _OPERATORS = tree.kinds("UNARY_OPERATOR BINARY_OPERATOR COMPOUND_ASSIGNMENT_OPERATOR")
 
 
@@ -142,11 +123,12 @@ class Loop:
     path: Path
     label: str | None
     pragmas: tuple[Pragma, ...]
-    function: Cursor | None
+    function: Place | None
     bounds: _Bounds
 
 
 class _Bounds(Enum):
+    MACRO = auto()  # the loop is made by one and cannot be judged
     CONSTANT = auto()
     RUN_TIME = auto()
     OPEN = auto()  # while and do: their head does not bound their trips
@@ -155,8 +137,8 @@ class _Bounds(Enum):
 
 def _loop_of(unit: TranslationUnit, node: Node, pragmas: Pragmas, before: list[Loop]) -> Loop:
     """Read a loop; `before` are the loops that begin before it, also those around it."""
-    cursor = node.cursor
-    label = node.parent.spelling if node.parent.kind == CursorKind.LABEL_STMT else None
+    cursor, parent, around = node
+    label = parent.spelling if parent.kind == CursorKind.LABEL_STMT else None
     path = tree.path_of(cursor) or Path()
     own = tuple(_pragmas_in(tree.body_of(cursor), pragmas.get(path, [])))
     # what unrolling makes of an outer loop's counter is a constant in each copy
@@ -169,7 +151,8 @@ def _loop_of(unit: TranslationUnit, node: Node, pragmas: Pragmas, before: list[L
         for variable in child.get_children()
         if child.kind == CursorKind.DECL_STMT
     ]
-    return Loop(cursor, path, label, own, node.function, _bounds(unit, cursor, fixed))
+    function = None if around is None else place_of(around)
+    return Loop(cursor, path, label, own, function, _bounds(unit, cursor, fixed))
 
 
 def _pragmas_in(body: Cursor, pragmas: list[Pragma]) -> Iterator[Pragma]:
@@ -189,8 +172,8 @@ def _holds(block: Cursor, line: int) -> bool:
 
 def _loop_findings(unit: TranslationUnit, loop: Loop) -> Iterator[Finding]:
     """Apply the rules on bounds, trip counts and labels to one loop."""
-    cursor, keyword = loop.cursor, _KEYWORDS[loop.cursor.kind]
-    if tree.words(unit, cursor)[0][1] != keyword:
+    cursor, keyword = loop.cursor, tree.words(unit, loop.cursor)[0][1]
+    if loop.bounds is _Bounds.MACRO:
         yield finding(cursor, "loop-label", "a loop made by a macro cannot be judged: write it out")
         return
     bounds, count = loop.bounds, pragma_of(loop.pragmas, "LOOP_TRIPCOUNT")
@@ -211,6 +194,8 @@ def _loop_findings(unit: TranslationUnit, loop: Loop) -> Iterator[Finding]:
 
 def _bounds(unit: TranslationUnit, cursor: Cursor, fixed: list[Cursor]) -> _Bounds:
     children = list(cursor.get_children())
+    if tree.words(unit, cursor)[0][1] not in ("for", "while", "do"):
+        return _Bounds.MACRO
     if cursor.kind == CursorKind.CXX_FOR_RANGE_STMT:
         is_array = children[-2].type.get_canonical().kind in _ARRAYS
         return _Bounds.CONSTANT if is_array else _Bounds.RUN_TIME
@@ -223,12 +208,11 @@ def _bounds(unit: TranslationUnit, cursor: Cursor, fixed: list[Cursor]) -> _Boun
     if start is None or step is None:
         return _Bounds.RUN_TIME
     counter, steps = _counted(unit, condition, _declared(start), fixed)
-    is_fixed = (
-        counter is not None
-        and not any(_assigns(unit, c, counter) for c in tree.descendants(tree.body_of(cursor)))
-        and _steps(unit, step, counter, steps)
-    )
-    return _Bounds.CONSTANT if is_fixed else _Bounds.RUN_TIME
+    if counter is None or not _steps(unit, step, counter, steps):
+        return _Bounds.RUN_TIME
+    body = tree.descendants(tree.body_of(cursor))
+    is_changed = any(_assigns(unit, inner, counter) for inner in body)
+    return _Bounds.RUN_TIME if is_changed else _Bounds.CONSTANT
 
 
 def _counted(
@@ -249,7 +233,7 @@ def _counted(
             return None, frozenset()
         steps = _UP if operator.startswith(upward) else _DOWN
         if steps is _DOWN and "=" in operator:  # 0 halved stays 0, unsigned never gets below it
-            is_unsigned = counter.type.get_canonical().kind in _UNSIGNED
+            is_unsigned = counter.type.get_canonical().kind.name in _UNSIGNED
             steps = frozenset() if is_unsigned else _DOWN - _HALVING
         return counter, steps
     return None, frozenset()
@@ -303,7 +287,6 @@ def _qor_findings(kernel: Kernel, loops: Iterable[Loop]) -> Iterator[Finding]:
     """
     if kernel.qor is None:
         return
-    declared = {entry.label: entry for entry in kernel.qor}
     path = kernel.folder / "qor.json"
     found = set()
     for loop in loops:
@@ -311,12 +294,12 @@ def _qor_findings(kernel: Kernel, loops: Iterable[Loop]) -> Iterator[Finding]:
         if loop.label is None or pipeline is None:
             continue
         found.add(loop.label)
-        entry, ii = declared.get(loop.label), pipeline.options.get("ii", "1")
-        if entry is None:
+        declared, line = kernel.qor.get(loop.label, (None, 0))
+        ii = pipeline.options.get("ii", "1")
+        if declared is None:
             yield finding(loop.cursor, "qor", f"{loop.label} is pipelined and not in qor.json")
-        elif ii.isdecimal() and int(ii) != entry.ii:
-            what = f"{loop.label} has II = {int(ii)} in the source and {entry.ii} in qor.json"
-            yield Finding(path, entry.line, "qor", what)
-    for entry in kernel.qor:
-        if entry.label not in found:
-            yield Finding(path, entry.line, "qor", f"no pipelined loop has the label {entry.label}")
+        elif ii.isdecimal() and int(ii) != declared:
+            what = f"{loop.label} has II = {int(ii)} in the source and {declared} in qor.json"
+            yield Finding(path, line, "qor", what)
+    for label in kernel.qor.keys() - found:
+        yield Finding(path, kernel.qor[label][1], "qor", f"no pipelined loop has the label {label}")

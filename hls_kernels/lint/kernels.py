@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ecorl.errors import DataError
 
@@ -26,6 +27,21 @@ class Finding:
         return f"{shown}:{self.line}: {self.rule}: {self.what}"
 
 
+_Node = TypeVar("_Node")
+
+
+def reached(start: Iterable[_Node], following: Callable[[_Node], Iterable[_Node]]) -> set[_Node]:
+    """The nodes of a graph to which a way leads from some, these too."""
+    found: set[_Node] = set()
+    waiting = list(start)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(following(node))
+    return found
+
+
 ROOT = Path(__file__).resolve().parents[1]
 """The folder of all kernels."""
 
@@ -33,28 +49,22 @@ _NOT_JUDGED = (ROOT / "sim", ROOT / "lint")
 
 
 @dataclass(frozen=True, slots=True)
-class QorLoop:
-    """An entry of ``"loops"`` in a qor.json: a label, the II that is declared, its line."""
-
-    label: str
-    ii: int
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel: its folder and the sources that go to synthesis; `qor` is None without qor.json."""
+    """A kernel: its folder and the sources that go to synthesis.
+
+    Its `qor` are the ``"loops"`` of a qor.json by label, with the II that is declared and the line;
+    None without qor.json.
+    """
 
     folder: Path
     sources: tuple[Path, ...]
-    qor: tuple[QorLoop, ...] | None = None
+    qor: dict[str, tuple[int, int]] | None = None
     findings: tuple[Finding, ...] = ()
 
     def owns(self, path: Path) -> bool:
         """Whether a file is checked with this kernel: in its folder, or a header of the project."""
-        if path.name.endswith("_tb.cpp") or any(path.is_relative_to(f) for f in _NOT_JUDGED):
-            return False
-        return path.is_relative_to(self.folder) or path.is_relative_to(ROOT)
+        is_host = path.name.endswith("_tb.cpp") or any(map(path.is_relative_to, _NOT_JUDGED))
+        return not is_host and any(map(path.is_relative_to, (self.folder, ROOT)))
 
 
 def all_kernels() -> list[Kernel]:
@@ -81,9 +91,8 @@ def kernels_of(files: Sequence[Path]) -> list[Kernel]:
             kernels[path] = Kernel(path.parent, (path,))
             continue
         kernel = _kernel_of(path.parent)
-        sources = () if kernel is None else kernel.sources
-        if kernel is None or path not in sources:
-            names = ", ".join(source.name for source in sources)
+        if kernel is None or path not in kernel.sources:
+            names = ", ".join(source.name for source in kernel.sources) if kernel else ""
             raise DataError(f"{path} is no source of its kernel: qor.json says {names or 'none'}")
         kernels[path.parent] = kernel
     return list(kernels.values())
@@ -108,22 +117,19 @@ def _kernel_of(folder: Path) -> Kernel | None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return _faulty(folder, _line_of(text, "sources"), '"sources" is a list of file names')
     sources = [(folder / name).resolve() for name in names]
-    faults = [
-        ("sources", f"source {source.name} is not there")
-        for source in sources
-        if not source.is_file()
-    ]
-    loops = []
+    absent = [source for source in sources if not source.is_file()]
+    faults = [("sources", f"source {source.name} is not there") for source in absent]
+    loops = {}
     for entry in qor["loops"]:
         label, ii = (entry.get("label"), entry.get("ii")) if isinstance(entry, dict) else (0, 0)
         if isinstance(label, str) and type(ii) is int and ii >= 1:
-            loops.append(QorLoop(label, ii, _line_of(text, "label", label)))
+            loops[label] = ii, _line_of(text, "label", label)
         else:
             what = f"{json.dumps(entry)}: a loop has a label and an ii of at least 1"
             faults.append(("loops", what))
     findings = [Finding(path, _line_of(text, key), "qor", what) for key, what in faults]
-    there = tuple(source for source in sources if source.is_file())
-    return Kernel(folder, there, tuple(loops), tuple(findings))
+    there = tuple(source for source in sources if source not in absent)
+    return Kernel(folder, there, loops, tuple(findings))
 
 
 def _faulty(folder: Path, line: int, what: str) -> Kernel:

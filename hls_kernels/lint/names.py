@@ -11,7 +11,7 @@ from pathlib import Path
 from clang.cindex import Cursor, CursorKind, TranslationUnit, TypeKind
 
 from hls_kernels.lint import tree
-from hls_kernels.lint.kernels import Finding
+from hls_kernels.lint.kernels import Finding, reached
 from hls_kernels.lint.tree import FUNCTIONS, Owns, finding, path_of, targets
 
 _HEADERS = frozenset(
@@ -108,13 +108,9 @@ def _target_findings(cursor: Cursor, target: Cursor, owns: Owns) -> Iterator[Fin
         yield finding(cursor, "heap", shown)
     elif is_c_function and _LIBM.fullmatch(name):
         yield finding(cursor, "libm", shown)
-    elif in_std and not _is_allowed_of_std(outermost, path):
-        yield finding(cursor, "stl", shown)
-
-
-def _is_allowed_of_std(name: str, path: Path | None) -> bool:
     # libstdc++ has one header of this name, libc++ a folder __type_traits
-    return bool(_STD_ALLOWED.fullmatch(name)) or (path is not None and "type_traits" in str(path))
+    elif in_std and not (_STD_ALLOWED.fullmatch(outermost) or "type_traits" in str(path)):
+        yield finding(cursor, "stl", shown)
 
 
 def include_findings(unit: TranslationUnit, owns: Owns) -> Iterator[Finding]:
@@ -191,18 +187,7 @@ class CallGraph:
 
     def reached_from(self, start: Iterable[Place]) -> set[Place]:
         """The functions of `start` and all that they call, directly or not."""
-        reached: set[Place] = set()
-        waiting = list(start)
-        while waiting:
-            place = waiting.pop()
-            if place not in reached:
-                reached.add(place)
-                waiting += self.calls.get(place, ())
-        return reached
-
-    def hardware(self) -> set[Place]:
-        """All but the constexpr functions that only constant expressions call."""
-        return self.reached_from(self.calls.keys() - self.constexprs)
+        return reached(start, lambda place: self.calls.get(place, ()))
 
     def recursion_findings(self) -> Iterator[Finding]:
         """One finding for each cycle, at the first of its functions."""

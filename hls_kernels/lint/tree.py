@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_int, c_longlong, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clang.cindex import (
-    Cursor,
-    CursorKind,
-    Diagnostic,
-    Index,
-    SourceLocation,
-    SourceRange,
-    TranslationUnit,
-    conf,
-)
+from clang import cindex
+from clang.cindex import Cursor, CursorKind, Diagnostic, Index, TranslationUnit, conf
 
 from hls_kernels.lint.compiling import Tools
 from hls_kernels.lint.kernels import Finding
@@ -46,13 +37,8 @@ _CONSTANTS = LITERALS | kinds("SIZE_OF_PACK_EXPR")
 _CONSTANT_IF_PARTS_ARE = CASTS | kinds("UNARY_OPERATOR BINARY_OPERATOR CONDITIONAL_OPERATOR")
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A cursor with its parent and the outermost function that holds it."""
-
-    cursor: Cursor
-    parent: Cursor
-    function: Cursor | None
+Node = tuple[Cursor, Cursor, Cursor | None]
+"""A cursor with its parent and the outermost function that holds it."""
 
 
 def parse(tools: Tools, source: Path) -> TranslationUnit:
@@ -116,14 +102,14 @@ def own_nodes(unit: TranslationUnit, owns: Owns) -> Iterator[Node]:
 def _below(cursor: Cursor, parent: Cursor, function: Cursor | None) -> Iterator[Node]:
     if function is None and cursor.kind in FUNCTIONS:
         function = cursor
-    yield Node(cursor, parent, function)
+    yield cursor, parent, function
     for child in cursor.get_children():
         yield from _below(child, cursor, function)
 
 
 def descendants(cursor: Cursor) -> Iterator[Cursor]:
     """`cursor` and all below it."""
-    return (node.cursor for node in _below(cursor, cursor, None))
+    return (inner for inner, _, _ in _below(cursor, cursor, None))
 
 
 def targets(cursor: Cursor) -> list[Cursor]:
@@ -163,18 +149,18 @@ def words(unit: TranslationUnit, first: Cursor, end: Cursor | None = None) -> li
     """
     start, stop = first.extent.start, first.extent.end if end is None else end.extent.start
     # from offsets, since for text of a macro clang would return the words of its definition
-    bounds = [SourceLocation.from_offset(unit, start.file, at.offset) for at in (start, stop)]
-    tokens = unit.get_tokens(extent=SourceRange.from_locations(*bounds))
+    bounds = [
+        cindex.SourceLocation.from_offset(unit, start.file, at.offset) for at in (start, stop)
+    ]
+    tokens = unit.get_tokens(extent=cindex.SourceRange.from_locations(*bounds))
     found = ((token.extent.start.offset, token.spelling) for token in tokens)
     return [(offset, word) for offset, word in found if offset < stop.offset]
 
 
 def contains(outer: Cursor, inner: Cursor) -> bool:
     """Whether the text of a cursor is a part of that of another one, or the same."""
-    around, within = outer.extent, inner.extent
-    return bool(
-        around.start.offset <= within.start.offset and within.end.offset <= around.end.offset
-    )
+    a, b = outer.extent, inner.extent
+    return bool(a.start.offset <= b.start.offset and b.end.offset <= a.end.offset)
 
 
 def body_of(loop: Cursor) -> Cursor:

@@ -7,17 +7,9 @@ from collections.abc import Callable
 from itertools import count
 
 from hls_kernels.lint.compiling import SourceLine
-from hls_kernels.lint.elaboration import values
+from hls_kernels.lint.elaboration import trace, values
 from hls_kernels.lint.elaboration.syntax import Expression, Kind, Op, Type, Variable
-from hls_kernels.lint.elaboration.trace import (
-    Access,
-    Arithmetic,
-    Assignment,
-    ElaborationTrace,
-    Event,
-    Scope,
-    Transfer,
-)
+from hls_kernels.lint.elaboration.trace import ElaborationTrace, Scope
 from hls_kernels.lint.elaboration.values import UNKNOWN, MemoryPlace, Number, Pointer, Value
 
 _MULTIPLYING = frozenset(("*", "/", "%"))
@@ -28,11 +20,12 @@ branches = count()
 class Evaluator(ABC):
     """Evaluates expressions at one point of a trace."""
 
-    def __init__(self, trace: ElaborationTrace) -> None:
-        self.trace = trace
-        self.scope = trace.top
+    def __init__(self, record: ElaborationTrace) -> None:
+        self.trace = record
+        self.scope = record.top
         self.bindings: dict[Variable, Value] = {}
         self.overwritten: set[Variable] = set()  # what was taken for constant
+        self.changed: set[Variable] = set()  # after its initial value
         self.objects: list[Value] = []  # what `this` is in the methods that run
         self._known: dict[Op, Callable[[Expression], Value]] = {
             Op.CONSTANT: lambda expression: values.constant(expression.value),
@@ -58,7 +51,7 @@ class Evaluator(ABC):
         if not isinstance(found, MemoryPlace):
             return found
         if found.indices and found.type.kind is not Kind.ARRAY:
-            self.note(Access(found, False, expression.at, self.scope))
+            self.note(trace.Access(found, False, expression.at, self.scope))
         if found.type.kind is Kind.INTEGER:
             return found.number()
         return UNKNOWN if found.type.kind is Kind.POINTER else found
@@ -91,7 +84,7 @@ class Evaluator(ABC):
         own = MemoryPlace(variable, (), variable.type.referred)
         return self.bindings.get(variable, own)
 
-    def note(self, event: Event) -> None:
+    def note(self, event: trace.Event) -> None:
         """Add an event to the trace."""
         self.scope.events.append(event)
 
@@ -100,8 +93,10 @@ class Evaluator(ABC):
     ) -> None:
         """Give a place a value."""
         if place.indices:
-            self.note(Access(place, True, at, self.scope))
-        made = Assignment(place, value, self.scope, is_first)
+            self.note(trace.Access(place, True, at, self.scope))
+        if not is_first:
+            self.changed.add(place.root)
+        made = trace.Assignment(place, value, self.scope, is_first)
         self.trace.assignments.setdefault(place.root, []).append(made)
 
     def in_arm(self, arm: tuple[int, int, Number], at: SourceLine) -> None:
@@ -136,7 +131,7 @@ class Evaluator(ABC):
             return self._lost_of(expression.type)
         if name in _MULTIPLYING:
             type_ = expression.type.referred
-            self.note(Arithmetic(name, left, right, type_, expression.at, self.scope))
+            self.note(trace.Arithmetic(name, left, right, type_, expression.at, self.scope))
         return _within(values.operated(name, left, right), expression.type.referred)
 
     def _shortcut(self, expression: Expression) -> Value:
@@ -192,7 +187,7 @@ class Evaluator(ABC):
         old: Value = UNKNOWN
         if expression.name != "=":
             if target.indices:
-                self.note(Access(target, False, expression.at, self.scope))
+                self.note(trace.Access(target, False, expression.at, self.scope))
             if target.type.kind is Kind.INTEGER:
                 old = target.number()
                 given = self._operated(expression, expression.name[:-1], old, given)
@@ -223,7 +218,7 @@ class Evaluator(ABC):
             self.evaluate(argument)
         stream = self.locate(expression.args[0])
         place = stream if isinstance(stream, MemoryPlace) else None
-        self.note(Transfer(place, expression.name, expression.at, self.scope))
+        self.note(trace.Transfer(place, expression.name, expression.at, self.scope))
         is_number = expression.type.referred.kind is Kind.INTEGER
         return self.new(expression.type.referred, "read") if is_number else values.RECEIVED
 

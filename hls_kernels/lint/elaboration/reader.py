@@ -162,19 +162,16 @@ class Reader:
                 child = list(child.get_children())[-1]
             arms = arms or [[]]
             arms[-1].extend(self._statements(child))
-        blocks = (
-            Statements(tuple(s for s in arm if not isinstance(s, syntax.Jump))) for arm in arms
-        )
-        return syntax.Branch(self._expression(children[-2]), tuple(blocks), is_switch=True)
+        kept = ([s for s in arm if not isinstance(s, syntax.Jump)] for arm in arms)
+        blocks = tuple(Statements(tuple(arm)) for arm in kept)
+        return syntax.Branch(self._expression(children[-2]), blocks, is_switch=True)
 
     def _loop(self, cursor: Cursor, children: list[Cursor]) -> syntax.LoopStatement:
         loop = syntax.LoopStatement(_at(cursor), self._block(tree.body_of(cursor)))
         if cursor.kind == CursorKind.CXX_FOR_RANGE_STMT:
-            declared = (c for c in children if c.kind == CursorKind.VAR_DECL)
+            declared = [self._variable(c) for c in children if c.kind == CursorKind.VAR_DECL]
             array = self._types.read(children[-2].type).referred
-            loop.start = Statements(
-                tuple(syntax.Declare(self._variable(c), None) for c in declared)
-            )
+            loop.start = Statements(tuple(syntax.Declare(of, None) for of in declared))
             loop.turns = array.count if array.kind is Kind.ARRAY else None
         elif cursor.kind == CursorKind.FOR_STMT:
             start, condition, step = tree.head_of(self._unit, cursor)
@@ -200,14 +197,11 @@ class Reader:
             return self._member(cursor)
         if kind == CursorKind.CALL_EXPR:
             return self._call(cursor)
-        if kind == CursorKind.LAMBDA_EXPR:
-            return self._made(cursor, Op.UNKNOWN)
-        args = self._parts(cursor)
+        args = () if kind == CursorKind.LAMBDA_EXPR else self._parts(cursor)
         if kind in _BINARIES:
             spelling = tree.binary_operator(cursor)
-            return self._made(
-                cursor, Op.ASSIGN if spelling in _ASSIGNING else Op.BINARY, args, spelling
-            )
+            op = Op.ASSIGN if spelling in _ASSIGNING else Op.BINARY
+            return self._made(cursor, op, args, spelling)
         if kind == CursorKind.UNARY_OPERATOR:
             return self._unary(cursor, tree.unary_operator(cursor), args)
         if kind == CursorKind.INIT_LIST_EXPR:

@@ -9,31 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, takewhile
+from typing import NamedTuple
 
 from hls_kernels.lint.compiling import Pragma, SourceLine, interval_of, pragma_of
-from hls_kernels.lint.elaboration.syntax import (
-    Function,
-    LoopStatement,
-    Statements,
-    Type,
-    Variable,
-    variables_in,
-)
-from hls_kernels.lint.elaboration.values import (
-    ANY,
-    Cell,
-    MemoryPlace,
-    Number,
-    Record,
-    Residue,
-    Residues,
-    Symbol,
-    Unknown,
-    Value,
-    is_within,
-    joined,
-    place_of,
-)
+from hls_kernels.lint.elaboration import syntax, values
+from hls_kernels.lint.elaboration.syntax import Function, Statements, Type, Variable
+from hls_kernels.lint.elaboration.values import Cell, MemoryPlace, Number, Symbol, Value
 
 _numbers = count()
 
@@ -42,7 +23,7 @@ _numbers = count()
 class Turns:
     """How often a loop turns, and how that is done."""
 
-    loop: LoopStatement
+    loop: syntax.LoopStatement
     trips: int | None = None  # None where run time decides
     average: int = 1  # of LOOP_TRIPCOUNT then
     copies: int = 1  # side by side: the factor of UNROLL, or all
@@ -134,17 +115,17 @@ class Scope:
             return self.turns.loop.body
         return Statements() if self.function is None else self.function.body
 
+    def arms(self) -> dict[int, int]:
+        """The arms of branches around it, by the branches' numbers."""
+        return {scope.arm[0]: scope.arm[1] for scope in self.around() if scope.arm is not None}
+
     def excludes(self, other: Scope) -> bool:
         """Whether a branch lets only one of two scopes run."""
-        arms = {scope.arm[0]: scope.arm[1] for scope in self.around() if scope.arm is not None}
-        return any(
-            scope.arm is not None and arms.get(scope.arm[0], scope.arm[1]) != scope.arm[1]
-            for scope in other.around()
-        )
+        own, others = self.arms(), other.arms()
+        return any(own[branch] != others[branch] for branch in own.keys() & others.keys())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Access:
+class Access(NamedTuple):
     """A read or write of an array's element."""
 
     place: MemoryPlace
@@ -153,8 +134,7 @@ class Access:
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Assignment:
+class Assignment(NamedTuple):
     """A new value; that of an `is_first` one is a variable's initial value."""
 
     place: MemoryPlace
@@ -163,8 +143,7 @@ class Assignment:
     is_first: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Arithmetic:
+class Arithmetic(NamedTuple):
     """A product, division or remainder of integers."""
 
     operator: str
@@ -175,8 +154,7 @@ class Arithmetic:
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transfer:
+class Transfer(NamedTuple):
     """A read or write of a stream."""
 
     stream: MemoryPlace | None
@@ -201,7 +179,7 @@ class ElaborationTrace:
     declared: dict[Variable, list[Scope]] = field(default_factory=dict)  # where storage begins
     masters: set[Variable] = field(default_factory=set)  # ports of m_axi
     assignments: dict[Variable, list[Assignment]] = field(default_factory=dict)
-    _residues: dict[Cell, Residue] | None = None
+    _residues: dict[Cell, values.Residue] | None = None
 
     def functions(self) -> list[Function]:
         """All functions that are reached, each once."""
@@ -214,7 +192,7 @@ class ElaborationTrace:
 
     def declarations(self) -> Iterator[Variable]:
         """The variables that the functions declare."""
-        return (v for function in self.functions() for v in variables_in(function.body))
+        return (v for function in self.functions() for v in syntax.variables_in(function.body))
 
     def assigned(self, cell: Cell, within: Scope) -> list[Assignment]:
         """Assignments to a cell, its parts or what it is a part of.
@@ -223,12 +201,13 @@ class ElaborationTrace:
             cell: the cell.
             within: only those in this scope.
         """
-        return [
-            made
-            for made in self.assignments.get(cell[0], [])
-            if is_within(made.place.cell, cell) or is_within(cell, made.place.cell)
-            if made.scope.is_in(within)
+        made = self.assignments.get(cell[0], [])
+        near = [
+            a
+            for a in made
+            if values.is_within(a.place.cell, cell) or values.is_within(cell, a.place.cell)
         ]
+        return [assignment for assignment in near if assignment.scope.is_in(within)]
 
     def home(self, variable: Variable, scope: Scope) -> Scope:
         """Where the storage of a variable begins that a scope uses; the top for a parameter's.
@@ -256,10 +235,10 @@ class ElaborationTrace:
                 return True
             if symbol.key[0] != "cell":
                 continue
-            place = place_of(symbol)
+            place = values.place_of(symbol)
             for assignment in self.assigned(place.cell, within):
                 value = assignment.value
-                if isinstance(value, Unknown) and value.is_read:
+                if isinstance(value, values.Unknown) and value.is_read:
                     return True
                 if isinstance(value, MemoryPlace) and value.root in self.masters:
                     return True
@@ -270,15 +249,15 @@ class ElaborationTrace:
                     waiting |= new
         return False
 
-    def residues(self) -> Residues:
+    def residues(self) -> values.Residues:
         """What numbers are multiples of."""
         if self._residues is None:
             self._residues = _solved(self.assignments)
         known = self._residues
-        return Residues(lambda cell: known.get(cell, ANY))
+        return values.Residues(lambda cell: known.get(cell, values.ANY))
 
 
-def _solved(assignments: dict[Variable, list[Assignment]]) -> dict[Cell, Residue]:
+def _solved(assignments: dict[Variable, list[Assignment]]) -> dict[Cell, values.Residue]:
     """The residues of all cells that are assigned, the same wherever they are read."""
     given: dict[Cell, list[Number | None]] = {}
     for of_root in assignments.values():
@@ -286,25 +265,25 @@ def _solved(assignments: dict[Variable, list[Assignment]]) -> dict[Cell, Residue
             for cell, number in _leaves(assignment.place.cell, assignment.value):
                 given.setdefault(cell, []).append(number)
     for cell, numbers in given.items():  # a whole that is assigned without its parts being known
-        if any(other != cell and is_within(cell, other) for other in given):
+        if any(other != cell and values.is_within(cell, other) for other in given):
             numbers.append(None)
-    found: dict[Cell, Residue] = {}
-    residues = Residues(lambda cell: found.get(cell) if cell in given else ANY)
+    found: dict[Cell, values.Residue] = {}
+    residues = values.Residues(lambda cell: found.get(cell) if cell in given else values.ANY)
     before = None
     while found != before:
         before = dict(found)
         for cell, numbers in given.items():
             for number in numbers:
-                new = ANY if number is None else residues.of(number)
+                new = values.ANY if number is None else residues.of(number)
                 if new is not None:
-                    found[cell] = joined(found.get(cell, new), new)
+                    found[cell] = values.joined(found.get(cell, new), new)
     return found
 
 
 def _leaves(cell: Cell, value: Value) -> Iterator[tuple[Cell, Number | None]]:
     """What an assignment gives to the integers of a cell."""
     root, path = cell
-    if isinstance(value, Record):
+    if isinstance(value, values.Record):
         for name, inner in value.fields.items():
             yield from _leaves((root, (*path, name)), inner)
     elif isinstance(value, MemoryPlace):

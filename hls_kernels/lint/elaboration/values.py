@@ -13,6 +13,7 @@ from itertools import islice, product
 from math import gcd
 
 from hls_kernels.lint.elaboration.syntax import OTHER, Kind, Type, Variable
+from hls_kernels.lint.kernels import reached
 
 _MOST_BITS = 4096
 MOST_LANES = 4096
@@ -57,14 +58,8 @@ class Number:
 
     def symbols(self) -> set[Symbol]:
         """All symbols that the number is computed from, at any depth."""
-        found: set[Symbol] = set()
-        waiting = [symbol for symbol, _ in self.terms]
-        while waiting:
-            symbol = waiting.pop()
-            if symbol not in found:
-                found.add(symbol)
-                waiting.extend(inner for part in symbol.parts for inner, _ in part.terms)
-        return found
+        own = [symbol for symbol, _ in self.terms]
+        return reached(own, lambda symbol: (s for part in symbol.parts for s, _ in part.terms))
 
     def is_fixed(self) -> bool:
         """Whether it is a constant once loops are unrolled."""

@@ -35,9 +35,9 @@ class CountedHead:
 
     def value_at(self, turn: Number) -> Number:
         """The variable in a turn, these counted from 0."""
-        return (
-            turn if self.step is None else values.plus(self.start, values.scaled(turn, self.step))
-        )
+        if self.step is None:
+            return turn
+        return values.plus(self.start, values.scaled(turn, self.step))
 
 
 def counted_head(loop: syntax.LoopStatement, number: Callable[[Expression], Number]) -> CountedHead:
@@ -102,12 +102,6 @@ def _variable(expression: Expression) -> Variable | None:
     return expression.variable if expression.op is Op.VARIABLE else None
 
 
-def turn_of(counter: Symbol | None, lane: Symbol | None, copies: int) -> Number:
-    """The number of a turn: of a group of copies, and of the copy in it."""
-    rest = values.constant(0) if lane is None else values.symbolic(lane)
-    return rest if counter is None else values.plus(rest, values.symbolic(counter), copies)
-
-
 def trace_of(top: Function) -> ElaborationTrace:
     """The trace of a kernel.
 
@@ -117,7 +111,7 @@ def trace_of(top: Function) -> ElaborationTrace:
     # the first walk finds out which variables ever change: all others are what they begin with
     first = Walker(top, None)
     first.walk()
-    second = Walker(top, first.changed)
+    second = Walker(top, first.changed | first.overwritten)
     second.walk()
     return second.trace
 
@@ -131,15 +125,6 @@ class Walker(Evaluator):
         self.changes = changes
         self._running: list[Function] = []
         self._returned: list[list[Value]] = [[]]
-
-    @property
-    def changed(self) -> set[Variable]:
-        """The variables that this walk has seen change after their initial values."""
-        return {
-            root
-            for root, assignments in self.trace.assignments.items()
-            if any(not assignment.is_first for assignment in assignments)
-        } | self.overwritten
 
     def walk(self) -> None:
         """Run the top."""
@@ -173,10 +158,7 @@ class Walker(Evaluator):
             self.objects.append(whole)
         elif function.is_method:
             self.objects.append(self.objects[-1] if self.objects else UNKNOWN)
-        given = [
-            self._given(parameter, argument)
-            for parameter, argument in zip(function.parameters, args, strict=False)
-        ]
+        given = list(map(self._given, function.parameters, args))
         found = self._call(function, given, expression) if is_followed else UNKNOWN
         if function.is_method:
             self.objects.pop()
@@ -207,9 +189,7 @@ class Walker(Evaluator):
         self._running.pop()
 
     def _merged(self, returned: list[Value]) -> Value:
-        if len(returned) < 2:
-            return returned[0] if returned else UNKNOWN
-        merged, *others = returned
+        merged, *others = returned or [UNKNOWN]
         for other in others:
             path = values.symbolic(Symbol(("path", self.scope.number, next(branches)), (), 2), 2)
             merged = values.either(path, merged, other)
@@ -224,14 +204,10 @@ class Walker(Evaluator):
                 self.bindings[variable] = value
             return
         self.trace.declared.setdefault(variable, []).append(self.scope)
-        is_followed = isinstance(value, (Number, Pointer, values.Record)) or (
-            isinstance(value, MemoryPlace) and not value.indices
-        )
-        if (
-            is_followed
-            and self._is_fixed(variable)
-            and (type_.kind is not Kind.ARRAY or isinstance(value, Pointer))
-        ):
+        is_part = isinstance(value, MemoryPlace) and value.indices
+        is_array = type_.kind is Kind.ARRAY and not isinstance(value, Pointer)
+        is_lost = is_part or is_array or isinstance(value, values.Unknown)
+        if self._is_fixed(variable) and not is_lost:
             self.bindings[variable] = value
         elif value != UNKNOWN or type_.kind is Kind.INTEGER:
             self.assign(MemoryPlace(variable, (), type_), value, variable.at, is_first=True)
@@ -319,7 +295,10 @@ class Walker(Evaluator):
         if turns.trips is None or turns.copies < turns.trips:
             turns.counter = Symbol(("turn", number), (), turns.trips)
         if head.counter is not None:
-            turn = turn_of(turns.counter, turns.lane, turns.copies)
+            # that of a group of copies, and of the copy in it
+            turn = values.constant(0) if turns.lane is None else values.symbolic(turns.lane)
+            if turns.counter is not None:
+                turn = values.plus(turn, values.symbolic(turns.counter), turns.copies)
             self.bindings[head.counter] = head.value_at(turn)
 
     # ---- pragmas ------------------------------------------------------------------------------

@@ -8,19 +8,10 @@ from dataclasses import dataclass, field
 from math import ceil, gcd, prod
 
 from hls_kernels.lint.compiling import Pragma
+from hls_kernels.lint.elaboration import values
 from hls_kernels.lint.elaboration.syntax import OTHER, Kind, Type
 from hls_kernels.lint.elaboration.trace import Access, ElaborationTrace, Report, Scope
-from hls_kernels.lint.elaboration.values import (
-    ANY,
-    Cell,
-    MemoryPlace,
-    Number,
-    Residues,
-    Step,
-    in_copy,
-    is_within,
-    lane_copies,
-)
+from hls_kernels.lint.elaboration.values import ANY, Cell, MemoryPlace, Number, Residues, Step
 
 _CUT_BY_ITSELF = 4  # elements: arrays of fewer become registers without a pragma
 _CHEAP_INPUTS = 8  # three LUTs a bit
@@ -57,11 +48,10 @@ class Memory:
 
         None where the place is no part of the array.
         """
-        (root, path), rank = self.cell, len(self.type.dimensions)
-        rest = place.path[len(path) :]
+        rank, rest = len(self.type.dimensions), place.path[len(self.cell[1]) :]
         numbers = tuple(step for step in rest[:rank] if isinstance(step, Number))
-        is_part = place.cell[0] is root and place.cell[1][: len(path)] == path
-        return (numbers, rest[rank:]) if is_part and len(numbers) == rank else None
+        is_part = values.is_within(place.cell, self.cell) and len(numbers) == rank
+        return (numbers, rest[rank:]) if is_part else None
 
 
 def memories(trace: ElaborationTrace) -> list[Memory]:
@@ -75,7 +65,7 @@ def memories(trace: ElaborationTrace) -> list[Memory]:
                 _cut(memory, pragma)
     aggregated = [place.cell for pragma, place in trace.directives if pragma.name == "AGGREGATE"]
     for memory in known.values():
-        memory.is_aggregated = any(is_within(memory.cell, cell) for cell in aggregated)
+        memory.is_aggregated = any(values.is_within(memory.cell, cell) for cell in aggregated)
     return list(known.values())
 
 
@@ -110,10 +100,7 @@ def aggregate(trace: ElaborationTrace) -> Report:
 
 
 def _has_arrays(type_: Type) -> bool:
-    return any(
-        inner.kind is Kind.ARRAY or (inner.kind is Kind.RECORD and _has_arrays(inner))
-        for _, inner in type_.fields
-    )
+    return any(inner.kind is Kind.ARRAY or _has_arrays(inner) for _, inner in type_.fields)
 
 
 # ---- partition --------------------------------------------------------------------------------
@@ -139,7 +126,7 @@ def partition(trace: ElaborationTrace) -> Report:
             continue
         for cell, type_, indices in _arrays_of(access.place):
             is_small = prod(type_.dimensions) < _CUT_BY_ITSELF
-            says_how = cell in cut or any(is_within(cell, word) for word in words)
+            says_how = cell in cut or any(values.is_within(cell, word) for word in words)
             if not (is_small or says_how or all(index.is_fixed() for index in indices)):
                 name = Memory(cell, type_).name
                 yield root.at, f"{name} has run-time indices and no pragma of its storage"
@@ -269,14 +256,12 @@ def _words(memory: Memory, read: Access, residues: Residues) -> Iterator[tuple[_
     indices, inner = found
     if memory.is_aggregated:
         inner = ()
-    for copy in lane_copies([*indices, *(step for step in inner if isinstance(step, Number))]):
-        own = tuple(in_copy(index, copy) for index in indices)
-        cut = [
-            _bank(index, *memory.cuts[d], residues)
-            for d, index in enumerate(own)
-            if d in memory.cuts
-        ]
-        reached = tuple(s if isinstance(s, str) else in_copy(s, copy) for s in inner)
+    for copy in values.lane_copies(
+        [*indices, *(step for step in inner if isinstance(step, Number))]
+    ):
+        own = tuple(values.in_copy(index, copy) for index in indices)
+        cut = [_bank(own[d], *memory.cuts[d], residues) for d in sorted(memory.cuts)]
+        reached = tuple(s if isinstance(s, str) else values.in_copy(s, copy) for s in inner)
         whole = 1 if memory.is_aggregated else _parts(read.place.type)
         names = tuple(step for step in reached if isinstance(step, str))
         for part in range(whole):

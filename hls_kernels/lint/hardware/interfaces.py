@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from hls_kernels.lint.compiling import Pragma, pragma_of
-from hls_kernels.lint.elaboration.syntax import (
-    Declare,
-    Expression,
-    Function,
-    Kind,
-    LoopStatement,
-    Op,
-    Type,
-    Variable,
-    pointer_member,
-    statements_in,
-)
+from hls_kernels.lint.compiling import pragma_of
+from hls_kernels.lint.elaboration import syntax
+from hls_kernels.lint.elaboration.syntax import Expression, Function, Kind, Op, Type, Variable
 from hls_kernels.lint.elaboration.trace import ElaborationTrace, Report, Scope
 from hls_kernels.lint.elaboration.values import MemoryPlace, Number
 
@@ -38,10 +28,8 @@ def stream_width(trace: ElaborationTrace) -> Report:
         stream = variable.type.referred.element
         bits = 0 if stream.inner is None else stream.inner.bits
         if stream.kind is Kind.STREAM and bits > _MOST_BITS:
-            what = (
-                f"an element of {variable.name} has {bits:,} bits, at most {_MOST_BITS:,} are taken"
-            )
-            yield variable.at, what
+            most = f"at most {_MOST_BITS:,} are taken"
+            yield variable.at, f"an element of {variable.name} has {bits:,} bits, {most}"
 
 
 def stream_depth(trace: ElaborationTrace) -> Report:
@@ -74,7 +62,7 @@ def channels(trace: ElaborationTrace) -> Report:
 def _channel_findings(region: Scope) -> Report:
     writers: dict[Stream, set[int]] = {}  # processes, by their places among all
     readers: dict[Stream, set[int]] = {}
-    inside = {s.variable for s in region.body.statements if isinstance(s, Declare)}
+    inside = {s.variable for s in region.body.statements if isinstance(s, syntax.Declare)}
     for number, process in enumerate(region.children):
         for event in process.transfers():
             if event.stream is not None:
@@ -101,8 +89,7 @@ def _channel_findings(region: Scope) -> Report:
 
 
 def _stream_at(place: MemoryPlace) -> Stream:
-    steps = (step.exact if isinstance(step, Number) else step for step in place.path)
-    return place.root, tuple(steps)
+    return place.root, tuple(s.exact if isinstance(s, Number) else s for s in place.path)
 
 
 def _may_be_one(a: Stream, b: Stream) -> bool:
@@ -129,7 +116,7 @@ def pointer_struct(trace: ElaborationTrace) -> Report:
             taken.append(("its object", owner))
         for name, type_ in taken:
             pointed = type_.inner if type_.kind is Kind.POINTER else type_
-            member = pointer_member(pointed or type_)
+            member = syntax.pointer_member(pointed or type_)
             if member is not None and pragma_of(function.body.pragmas, "INLINE") is None:
                 takes = f"takes {name}, whose {member} is a pointer"
                 yield function.at, f"{function.name} has no INLINE and {takes}"
@@ -170,8 +157,9 @@ def burst_size(trace: ElaborationTrace) -> Report:
         bits = {p.name: _port_bits(p.type) for p in function.parameters}
         ports = [pragma for pragma in function.body.pragmas if pragma.is_m_axi]
         for pragma in ports:
-            bundle = _bundle_of(pragma)
-            width = max(bits.get(p.variable, 0) for p in ports if _bundle_of(p) == bundle)
+            # what Vitis HLS calls that of all ports without a bundle depends on its release
+            bundle = pragma.options.get("bundle")
+            width = max(bits.get(p.variable, 0) for p in ports if p.options.get("bundle") == bundle)
             for length in _BURST_LENGTHS:
                 is_stated = length in pragma.options
                 words = pragma.number(length) if is_stated else _DEFAULT_BURST
@@ -180,11 +168,6 @@ def burst_size(trace: ElaborationTrace) -> Report:
                     yield pragma.at, f"{what}: not a number of words"
                 elif words * width > _MOST_BURST_BITS:
                     yield pragma.at, f"{what}: {words * width // 8:,} bytes"
-
-
-def _bundle_of(port: Pragma) -> str:
-    # the name of the one of all ports without a bundle depends on the release of Vitis HLS
-    return port.options.get("bundle", "")
 
 
 def _port_bits(type_: Type) -> int:
@@ -207,16 +190,15 @@ def dataflow_arguments(trace: ElaborationTrace) -> Report:
             args = call.args[1:] if callee.is_method else call.args
             for parameter, argument in zip(callee.parameters, args, strict=False):
                 if not _is_plain(argument, parameter.type.kind in _BY_ADDRESS):
-                    said = f"{callee.name} takes an expression as its {parameter.name}"
-                    yield argument.at, said
+                    yield argument.at, f"{callee.name} takes an expression as its {parameter.name}"
 
 
 def _processes(function: Function) -> Iterator[Expression]:
     """The calls that stand directly in the regions of a function."""
-    loops = (s.body for s in statements_in(function.body) if isinstance(s, LoopStatement))
+    found = syntax.statements_in(function.body)
+    loops = (s.body for s in found if isinstance(s, syntax.LoopStatement))
     for region in (function.body, *loops):
-        is_region = pragma_of(region.pragmas, "DATAFLOW") is not None
-        for statement in region.statements if is_region else ():
+        for statement in region.statements if pragma_of(region.pragmas, "DATAFLOW") else ():
             if isinstance(statement, Expression) and statement.op is Op.CALL:
                 yield statement
 

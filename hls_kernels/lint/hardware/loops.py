@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -18,6 +19,7 @@ from hls_kernels.lint.elaboration.trace import (
     Turns,
 )
 from hls_kernels.lint.elaboration.values import Number, Symbol, place_of, plus
+from hls_kernels.lint.kernels import reached
 
 _MOST_COMPARISONS = 32
 _DIVIDING = "quotient"
@@ -93,12 +95,9 @@ def _interval(chain: _Chain) -> int | None:
     """The cycles between turns of the innermost loop that carries the value; None without one."""
     for turns in chain.loops:
         interval = interval_of(turns.loop.body.pragmas)
-        if turns.is_unrolled:
-            continue
-        if interval is not None:
-            return interval
-        if turns.copies > 1 and turns.trips is None:
-            return 1
+        is_repeated = interval is not None or (turns.copies > 1 and turns.trips is None)
+        if is_repeated and not turns.is_unrolled:
+            return interval or 1
     return None
 
 
@@ -110,24 +109,18 @@ def _waits(trace: ElaborationTrace, chain: _Chain) -> bool:
         added = plus(value, place.number(), -1)
         if added.is_fixed() and not chain.is_conditional():
             return False
-    rests = set(value.symbols()) if isinstance(value, Number) else set()
-    # also through variables whose storage begins within the copied loops
-    waiting = rests | chain.asked()
-    seen = set(waiting)
-    while waiting:
-        symbol = waiting.pop()
-        if symbol.key[0] != "cell":
-            continue
-        read = place_of(symbol)
-        if read.root is place.root and read.path == place.path:
-            return True
-        for made in trace.assigned(read.cell, chain.outermost):
-            is_inner = trace.home(read.root, made.scope).is_in(chain.outermost)
-            if is_inner and isinstance(made.value, Number):
-                new = made.value.symbols() - seen
-                seen |= new
-                waiting |= new
-    return False
+    rests = value.symbols() if isinstance(value, Number) else set()
+
+    def through(symbol: Symbol) -> set[Symbol]:
+        """What a variable rests on whose storage begins within the copied loops."""
+        cell = place_of(symbol).cell if symbol.key[0] == "cell" else None
+        made = [] if cell is None else trace.assigned(cell, chain.outermost)
+        inner = (a for a in made if trace.home(a.place.root, a.scope).is_in(chain.outermost))
+        return {s for a in inner if isinstance(a.value, Number) for s in a.value.symbols()}
+
+    symbols = reached(rests | chain.asked(), through)
+    read = [place_of(symbol) for symbol in symbols if symbol.key[0] == "cell"]
+    return any(one.root is place.root and one.path == place.path for one in read)
 
 
 def wide_scalar(trace: ElaborationTrace) -> Report:
@@ -243,12 +236,11 @@ class _Time:
     """Cycles of a scope, and of them those in which each of its pipelines is filled."""
 
     cycles: float = 0.0
-    refills: dict[Scope, float] = field(default_factory=dict)
+    refills: Counter[Scope] = field(default_factory=Counter)
 
     def add(self, other: _Time) -> None:
         self.cycles += other.cycles
-        for scope, cycles in other.refills.items():
-            self.refills[scope] = self.refills.get(scope, 0.0) + cycles
+        self.refills.update(other.refills)
 
 
 def refill(trace: ElaborationTrace) -> Report:
@@ -316,12 +308,9 @@ def _is_reported(trace: ElaborationTrace, loop: Scope, process: Scope, is_busy: 
     turns = loop.turns
     if turns is None or turns.trips is not None or turns.average >= _SHORT:
         return False
-    around = [s for s in loop.around() if s is not loop and s.is_in(process)]
-    outer = [s for s in around if s.turns is not None and s.turns.trips is None]
-    if not outer:
-        return False
-    entered = [s.turns for s in around if s.turns is not None]
-    if turns.average * prod(entry.average for entry in entered) < _FEW:
+    around = [(s, own) for s, own in loop.loops() if s.is_in(process)]
+    outer = [s for s, own in around if own.trips is None and s is not loop]
+    if not outer or prod(own.average for _, own in around) < _FEW:
         return False
     beyond = trace.masters_accesses(loop)
     if beyond:
@@ -337,10 +326,10 @@ def _time(trace: ElaborationTrace, scope: Scope) -> _Time:
     rounds = 1 if turns is None else max(turns.average // turns.copies, 1)
     if scope.interval is not None:
         stages = _MEMORY_STAGES if trace.masters_accesses(scope) else _STAGES
-        return _Time(stages + rounds * scope.interval, {scope: stages})
+        return _Time(stages + rounds * scope.interval, Counter({scope: stages}))
     inner = _inside(trace, scope)
     scaled = {loop: cycles * rounds for loop, cycles in inner.refills.items()}
-    return _Time(inner.cycles * rounds, scaled)
+    return _Time(inner.cycles * rounds, Counter(scaled))
 
 
 def _inside(trace: ElaborationTrace, scope: Scope) -> _Time:

@@ -27,14 +27,9 @@ from pathlib import Path
 from ecorl.errors import BuildError
 from hls_kernels.lint.compiling import Pragmas, find_tools, read_pragmas
 from hls_kernels.lint.kernels import Kernel, all_kernels
+from hls_kernels.lint.recurrences import compiling
 from hls_kernels.lint.recurrences.carried import Memory, Operators, graph_of, read_operators
-from hls_kernels.lint.recurrences.compiling import (
-    SourceLoop,
-    check_pipelines,
-    compile_kernel,
-    find_clang,
-    source_loops,
-)
+from hls_kernels.lint.recurrences.compiling import SourceLoop
 from hls_kernels.lint.recurrences.graph import Cycle
 from hls_kernels.lint.recurrences.ir import Metadata, loops_of, read_functions
 
@@ -85,19 +80,18 @@ def time_loops(kernels: Iterable[Kernel] | None = None) -> list[LoopTiming]:
         MissingToolError: no clang 19, no compiler or no ap_int headers.
         BuildError: a kernel does not compile, or a PIPELINE pragma is of no loop that can be timed.
     """
-    clang, tools, operators = find_clang(), find_tools(), read_operators()
+    clang, tools, operators = compiling.find_clang(), find_tools(), read_operators()
     worst: dict[SourceLoop, LoopTiming] = {}
     for kernel in all_kernels() if kernels is None else kernels:
         top = json.loads((kernel.folder / "qor.json").read_text(encoding="utf-8"))["top"]
         for source in kernel.sources:
             pragmas = read_pragmas(tools, source)
-            plain, text = compile_kernel(clang, tools, source, top, pragmas)
+            plain, text = compiling.compile_kernel(clang, tools, source, top, pragmas)
             timings = timings_of(text, pragmas, operators)
-            check_pipelines(plain, pragmas, (timing.source for timing in timings))
+            compiling.check_pipelines(plain, pragmas, (timing.source for timing in timings))
             for found in timings:
-                known = worst.get(found.source)
-                if known is None or found.delay_ns > known.delay_ns:
-                    worst[found.source] = found
+                known = worst.setdefault(found.source, found)
+                worst[found.source] = max(known, found, key=lambda timing: timing.delay_ns)
     return [worst[loop] for loop in sorted(worst)]
 
 
@@ -113,7 +107,7 @@ def timings_of(text: str, pragmas: Pragmas, operators: Operators) -> list[LoopTi
         BuildError: a loop that stays is in a pipelined one.
     """
     metadata = Metadata(text)
-    sources = source_loops(metadata, pragmas)
+    sources = compiling.source_loops(metadata, pragmas)
     arrays = {n: int(size) for n, size in re.findall(r"^\s*([%@]\S+) = .*?\[(\d+) x ", text, re.M)}
     constants = frozenset(re.findall(r"^(@\S+) = .*?\bconstant ", text, re.M))
     timings = []
@@ -123,23 +117,15 @@ def timings_of(text: str, pragmas: Pragmas, operators: Operators) -> list[LoopTi
             if source is None or not source.is_pipelined:
                 continue
             if not set(loop.latches) <= set(loop.blocks):
-                raise BuildError(
-                    f"{source.path}:{source.line}: the pipelined loop cannot be timed: a loop in "
-                    "it is not unrolled"
-                )
-            memory = Memory(loop, source, arrays, constants)
-            graph = graph_of(memory, operators)
+                fault = "the pipelined loop cannot be timed: a loop in it is not unrolled"
+                raise BuildError(f"{source.path}:{source.line}: {fault}")
+            graph = graph_of(Memory(loop, source, arrays, constants), operators)
             cycle, depth = graph.worst_cycle(), graph.depth(operators.period_ns)
-            places = (
-                metadata.place(function.values[node].place)
-                for node in (cycle.nodes if cycle is not None else ())
-                if node in function.values
-            )
+            values = [function.values.get(node) for node in (cycle.nodes if cycle else ())]
+            places = [metadata.place(value.place) for value in values if value is not None]
             lines = dict.fromkeys(f"{p.path.name}:{p.line}" for p in places if p is not None)
-            label = _label_of(source.path, source.line)
-            timings.append(
-                LoopTiming(source, label, cycle, depth, operators.period_ns, tuple(lines))
-            )
+            label, period = _label_of(source.path, source.line), operators.period_ns
+            timings.append(LoopTiming(source, label, cycle, depth, period, tuple(lines)))
     return timings
 
 

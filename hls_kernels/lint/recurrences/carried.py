@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from hls_kernels.lint.kernels import reached
 from hls_kernels.lint.recurrences.compiling import REGISTERS, SourceLoop
 from hls_kernels.lint.recurrences.graph import DelayGraph
 from hls_kernels.lint.recurrences.ir import Conditions, Function, Instruction, Loop, name_of
@@ -53,18 +54,13 @@ class Operators:
 
     def of(self, kind: str, bits: int = 0, levels: int = 0) -> float:
         """The delay of an operator of a width, or of a tree of levels."""
-        table = self.ns[kind]
-        return (
-            table.get("fixed", 0.0) + table.get("bit", 0.0) * bits
-            + table.get("level", 0.0) * levels
-        )  # fmt: skip
+        fixed, bit, level = (self.ns[kind].get(part, 0.0) for part in ("fixed", "bit", "level"))
+        return fixed + bit * bits + level * levels
 
     def choice(self, n_values: int, n_conditions: int) -> float:
         """One of several values, by conditions that are combined first."""
-        logic = _levels(n_conditions, _LUT_INPUTS) if n_conditions > 1 else 0
-        return self.of("choose", levels=_levels(n_values, _LUT_CHOICES)) + self.of(
-            "logic", levels=logic
-        )
+        logic = self.of("logic", levels=_levels(n_conditions, _LUT_INPUTS))
+        return self.of("choose", levels=_levels(n_values, _LUT_CHOICES)) + logic
 
     def latency(self, what: str) -> float:
         """Cycles of a memory or a pipeline as a delay."""
@@ -83,7 +79,8 @@ class Operators:
         if op == "icmp":
             return self._comparison(own, bits)
         if op in ("and", "or", "xor"):
-            return 0.0 if has_constant or "disjoint" in own.flags else self.of("logic", levels=1)
+            is_wire = has_constant or own.text.startswith("disjoint ")
+            return 0.0 if is_wire else self.of("logic", levels=1)
         if op in ("shl", "lshr", "ashr"):
             return shift
         if op == "select":
@@ -139,7 +136,6 @@ class Access:
 
     instruction: Instruction
     root: str
-    address: str
     is_write: bool
 
 
@@ -163,7 +159,7 @@ class Memory:
     def accesses(self) -> list[Access]:
         """All of them, in the order of an iteration."""
         return [
-            Access(own, root, address, is_write)
+            Access(own, root, is_write)
             for own in self.loop.instructions()
             for address, is_write in _addresses(own)
             for root in sorted(_roots(self.loop.function, address))
@@ -172,11 +168,8 @@ class Memory:
     @cached_property
     def _of_iteration(self) -> set[str]:
         """Local variables that begin anew in each iteration, and what FIFOs hand over."""
-        return {
-            own.operands[-1]
-            for own in self.loop.instructions()
-            if own.called.startswith("llvm.lifetime.start")
-        }
+        begun = (i for i in self.loop.instructions() if i.called.startswith("llvm.lifetime.start"))
+        return {own.operands[-1] for own in begun}
 
     def kind(self, root: str) -> str:
         """How an array is held: value, registers, constants, ram or port."""
@@ -187,10 +180,6 @@ class Memory:
         if REGISTERS in root.split(".")[1:]:
             return "registers"
         return "port" if root in self.loop.function.arguments else "ram"
-
-    def places(self, root: str) -> int:
-        """How many places an array has."""
-        return self.sizes.get(root, 1)
 
     def distance(self, root: str) -> int | None:
         """Iterations from a write to a read that may meet it; None where none does.
@@ -228,24 +217,16 @@ def _addresses(own: Instruction) -> Iterator[tuple[str, bool]]:
 
 def _roots(function: Function, address: str) -> set[str]:
     """The variables into which an address may point."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    todo = [address]
-    while todo:
-        one = todo.pop()
-        own = function.values.get(one)
-        if one in seen:
-            continue
-        seen.add(one)
+
+    def bases(pointer: str) -> tuple[str, ...]:
+        own = function.values.get(pointer)
         if own is None or own.opcode not in _POINTERS:
-            found.add(one)
-        elif own.opcode == "phi":
-            todo += own.operands
-        elif own.opcode == "select":
-            todo += own.operands[1:]
-        else:
-            todo.append(own.operands[0])
-    return found
+            return ()
+        if own.opcode == "select":
+            return own.operands[1:]
+        return own.operands if own.opcode == "phi" else own.operands[:1]
+
+    return {pointer for pointer in reached([address], bases) if not bases(pointer)}
 
 
 _NO_HARDWARE = ("llvm.lifetime", "llvm.assume", "llvm.experimental")
@@ -288,7 +269,7 @@ def graph_of(memory: Memory, operators: Operators) -> DelayGraph:
             delay = operators.delay(one)
         if one.called.startswith("ecorl_fifo") or any(a.is_write for a in touched.get(key, [])):
             waits_for += conditions.of_block(one.block)
-        if one.opcode in ("br", "switch") and loop.leaves(one):
+        if one.opcode in ("br", "switch") and not set(one.labels) <= set(loop.blocks):
             for begun in carried:
                 graph.connect(key, begun, 1)
         graph.delays[key] = delay
@@ -329,5 +310,5 @@ def _latency(memory: Memory, access: Access, operators: Operators) -> float:
         return 0.0
     if kind in ("ram", "port"):
         return operators.latency(f"{kind}_{'write' if access.is_write else 'read'}")
-    n = memory.places(access.root)
+    n = memory.sizes.get(access.root, 1)
     return operators.choice(2 if access.is_write else n, math.ceil(math.log2(n)) if n > 1 else 1)

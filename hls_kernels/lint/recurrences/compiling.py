@@ -43,9 +43,9 @@ class SourceFunction:
     end: int
     body: str
 
-    def holds(self, line: int) -> bool:
-        """Whether a line of its file is a part of it."""
-        return self.line <= line <= self.end
+    def own(self, pragmas: Pragmas) -> list[Pragma]:
+        """The pragmas that stand in it."""
+        return [p for p in pragmas.get(self.path, []) if self.line <= p.at.line <= self.end]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,10 +81,8 @@ def find_clang() -> str:
     """
     found = shutil.which(CLANG)
     if found is None:
-        raise MissingToolError(
-            f"{CLANG} is not on this machine; recurrences need clang 19 (Debian: apt install "
-            "clang-19)"
-        )
+        need = "recurrences need clang 19 (Debian: apt install clang-19)"
+        raise MissingToolError(f"{CLANG} is not on this machine; {need}")
     return found
 
 
@@ -124,7 +122,7 @@ def compile_kernel(
 def source_loops(metadata: Metadata, pragmas: Pragmas) -> dict[str, SourceLoop]:
     """The loops of the sources by their metadata; a pragma is that of the innermost around it."""
     bare = {}
-    for name, (start, end) in metadata.loops.items():
+    for name, start, end in metadata.loops:
         first, last = metadata.place(start), metadata.place(end)
         if first is not None and last is not None:
             bare[name] = SourceLoop(first.path, first.line, first.column, last.line)
@@ -171,8 +169,7 @@ def check_pipelines(text: str, pragmas: Pragmas, found: Iterable[SourceLoop]) ->
     timed = set(found)
     loops = source_loops(Metadata(text), pragmas).values()
     for function in source_functions(text):
-        own = (p for p in pragmas.get(function.path, []) if function.holds(p.at.line))
-        for pragma in own:
+        for pragma in function.own(pragmas):
             is_timed = _innermost(loops, pragma.at) in timed
             if interval_of([pragma]) is not None and not is_timed:
                 raise BuildError(
@@ -199,9 +196,8 @@ def mark(text: str, top: str, pragmas: Pragmas) -> str:
         loop = loops.get(match[1])
         if loop is None:
             return match[0]
-        is_inside = any(
-            around.holds(loop.path, loop.line) and around.line < loop.line for around in pipelined
-        )
+        before = (other for other in pipelined if other.line < loop.line)
+        is_inside = any(other.holds(loop.path, loop.line) for other in before)
         is_whole = is_unrolled(loop.pragmas) or (is_inside and not loop.is_pipelined)
         how = "full" if is_whole else "disable"
         return f'{match[1]} = distinct !{{{match[2]}, !{{!"llvm.loop.unroll.{how}"}}}}'
@@ -226,14 +222,12 @@ def _name_registers(text: str, pragmas: Pragmas) -> str:
     functions = source_functions(text)
     shared = set()
     for function in functions:
-        partitioned = set()
-        for pragma in pragmas.get(function.path, []):
-            line = pragma.at.line
-            around = [f.line for f in functions if f.path == function.path and f.holds(line)]
-            is_own = function.holds(line) and function.line == max(around)
-            is_whole = pragma.says("complete") and not pragma.number("dim")
-            if pragma.name == "ARRAY_PARTITION" and is_own and is_whole:
-                partitioned.add(pragma.variable)
+        partitioned = {
+            p.variable
+            for p in function.own(pragmas)
+            if p.name == "ARRAY_PARTITION" and p.says("complete") and not p.number("dim")
+            if function.line == max(f.line for f in functions if p in f.own(pragmas))
+        }
         body = function.body
         for array in set(re.findall(r"%[-\w$.]+(?= = alloca \[)", body)):
             if name_of(array) in partitioned:

@@ -111,16 +111,13 @@ class DelayGraph:
                 seen[node] = number
                 node = before[node].start
             if seen.get(node) == number and node in before:
-                edges, last = [before[node]], before[node].start
-                while last != node:
-                    edges.append(before[last])
-                    last = before[last].start
+                edges = [before[node]]
+                while edges[-1].start != node:
+                    edges.append(before[edges[-1].start])
                 edges.reverse()
-                return Cycle(
-                    tuple(edge.start for edge in edges),
-                    sum(self.delays[edge.start] for edge in edges),
-                    sum(edge.distance for edge in edges),
-                )
+                nodes = tuple(edge.start for edge in edges)
+                delay = sum(self.delays[node] for node in nodes)
+                return Cycle(nodes, delay, sum(edge.distance for edge in edges))
         return None
 
 

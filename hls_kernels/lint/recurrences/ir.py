@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ecorl.errors import BuildError
+from hls_kernels.lint.kernels import reached
 
 _NAME = r'%(?:"[^"]+"|[-\w$.]+)'
 _VALUE = rf'{_NAME}|@(?:"[^"]+"|[-\w$.]+)'
@@ -33,7 +34,6 @@ class Instruction:
     block: str
     place: str
     loop: str = ""
-    flags: str = ""
     number: int = 0
 
     @property
@@ -71,8 +71,7 @@ class Function:
         return body[-1].labels if body and body[-1].opcode in ("br", "switch") else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A line of a source and its column."""
 
     path: Path
@@ -91,17 +90,12 @@ class Metadata:
         blocks = r"(?:distinct )?!DI(?:Subprogram|LexicalBlock|LexicalBlockFile)"
         places = read(r"(?:distinct )?!DILocation\(line: (\d+), column: (\d+), scope: (!\d+)")
         functions = read(r"distinct !DISubprogram\(.*?\bline: (\d+)")
-        loops = read(r"distinct !\{!\d+, (!\d+), (!\d+)")
         self._folders = {name: Path(folder) / file for name, file, folder in files}
         self._scopes: dict[str, str] = dict(read(rf"{blocks}\(.*?\bfile: (!\d+)"))
         self._places = {name: (int(line), int(at), scope) for name, line, at, scope in places}
         self._places |= {name: (int(line), 0, name) for name, line in functions}
-        self.loops: dict[str, tuple[str, str]] = {
-            name: (start, end)
-            for name, start, end in loops
-            if start in self._places and end in self._places
-        }
-        """Where each loop begins and ends, by its metadata."""
+        self.loops: list[tuple[str, str, str]] = read(r"distinct !\{!\d+, (!\d+), (!\d+)")
+        """The metadata of each loop, of where it begins and of where it ends."""
 
     def place(self, name: str) -> Place | None:
         """The place that a metadata node names, or None."""
@@ -165,10 +159,10 @@ def _read_body(function: Function, lines: Iterator[str]) -> Function:
 
 
 def _instruction(line: str, block: str, number: int) -> Instruction:
-    found = re.match(rf"\s+(?:({_NAME}) = )?({_FLAGS})([a-z_]+)\b(.*)", line)
+    found = re.match(rf"\s+(?:({_NAME}) = )?{_FLAGS}([a-z_]+)\b(.*)", line)
     if found is None:
         raise BuildError(f"no instruction of LLVM: {line.strip()}")
-    name, flags, opcode, rest = found.groups()
+    name, opcode, rest = found.groups()
     place, loop = _metadata(rest, "dbg"), _metadata(rest, "llvm.loop")
     text = re.split(r", ![a-z.]+ !", rest)[0]
     labels: list[str] = []
@@ -181,14 +175,11 @@ def _instruction(line: str, block: str, number: int) -> Instruction:
         operands = re.findall(_VALUE, re.sub(rf"label {_NAME}", "", text))
     elif opcode == "call":
         operands = re.findall(rf"({_VALUE}|-?\d+|true|false)(?=[,)])", text)
-    elif opcode == "alloca":
-        pass
-    else:
-        operands = re.findall(
-            rf"(?:^|[\s,])({_VALUE}|-?\d+|true|false|null|poison|undef)(?=,|$|\)| to )",
-            re.sub(r", align \d+", "", text),
-        )
-    known = tuple(operands), tuple(labels), block, place, loop, flags, number
+    elif opcode != "alloca":
+        one = rf"{_VALUE}|-?\d+|true|false|null|poison|undef"
+        plain = re.sub(r", align \d+", "", text)
+        operands = re.findall(rf"(?:^|[\s,])({one})(?=,|$|\)| to )", plain)
+    known = tuple(operands), tuple(labels), block, place, loop, number
     return Instruction(name or "", opcode, text.strip(), *known)
 
 
@@ -216,16 +207,11 @@ class Loop:
 
     def instructions(self) -> Iterator[Instruction]:
         """All of its instructions, block by block."""
-        for block in self.blocks:
-            yield from self.function.blocks[block]
+        return (own for block in self.blocks for own in self.function.blocks[block])
 
     def inner(self, block: str) -> list[str]:
         """The blocks of an iteration that may follow one."""
         return [b for b in self.function.successors(block) if b in self.blocks and b != self.header]
-
-    def leaves(self, own: Instruction) -> bool:
-        """Whether a branch may leave the loop."""
-        return any(label not in self.blocks for label in own.labels)
 
 
 def loops_of(function: Function) -> list[Loop]:
@@ -238,7 +224,8 @@ def loops_of(function: Function) -> list[Loop]:
     for block, body in function.blocks.items():
         if body and body[-1].loop:
             for to in function.successors(block):
-                if _is_behind(before, block, to):
+                # whether every way to the block leads through the header
+                if next(iter(before)) not in _reaching(before, [block], to):
                     latches.setdefault((body[-1].loop, to), []).append(block)
     return [
         Loop(function, name, header, _ordered(function, header, ends, before), tuple(ends))
@@ -246,20 +233,9 @@ def loops_of(function: Function) -> list[Loop]:
     ]
 
 
-def _is_behind(before: dict[str, list[str]], block: str, header: str) -> bool:
-    """Whether every way to a block leads through a header."""
-    return next(iter(before)) not in _reaching(before, [block], header)
-
-
 def _reaching(before: dict[str, list[str]], ends: list[str], header: str) -> set[str]:
     """The blocks that reach `ends` without the header, and the header."""
-    found, todo = {header}, list(ends)
-    while todo:
-        block = todo.pop()
-        if block not in found:
-            found.add(block)
-            todo += before[block]
-    return found
+    return reached([header, *ends], lambda block: [] if block == header else before[block])
 
 
 def _ordered(
@@ -301,6 +277,7 @@ class Conditions:
                 self._before[to].append(block)
         self._dominators = _on_all_ways(loop.blocks, self._before)
         after = _on_all_ways(loop.blocks[::-1], inner)
+        # blocks whose branches decide whether a block runs
         self._deciding: dict[str, set[str]] = {block: set() for block in loop.blocks}
         for block, following in inner.items():
             for to in following:
@@ -310,7 +287,7 @@ class Conditions:
     @cache  # noqa: B019 - it lives as long as the loop is looked at
     def of_block(self, block: str) -> list[str]:
         """Conditions on which a block runs."""
-        return self._asked(self._deciding_on(block))
+        return self._asked(reached(self._deciding[block], self._deciding.__getitem__))
 
     @cache  # noqa: B019
     def of_join(self, block: str) -> list[str]:
@@ -321,20 +298,10 @@ class Conditions:
         first = max(self._dominators[block] - {block}, key=lambda b: len(self._dominators[b]))
         found: set[str] = set()
         for way in self._before[block]:
-            is_parting = len(self._loop.inner(way)) > 1
-            found |= self._deciding_on(way) | ({way} if is_parting else set())
+            found |= reached(self._deciding[way], self._deciding.__getitem__)
+            if len(self._loop.inner(way)) > 1:
+                found.add(way)
         return self._asked({one for one in found if first in self._dominators[one]})
-
-    def _deciding_on(self, block: str) -> set[str]:
-        """Blocks whose branches decide whether a block runs."""
-        found: set[str] = set()
-        todo = list(self._deciding[block])
-        while todo:
-            one = todo.pop()
-            if one not in found:
-                found.add(one)
-                todo += self._deciding[one]
-        return found
 
     def _asked(self, blocks: set[str]) -> list[str]:
         ends = (self._loop.function.blocks[block][-1] for block in sorted(blocks))
