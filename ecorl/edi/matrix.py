@@ -233,26 +233,6 @@ class EdiMatrix:
             )
             self._timed = _models(self.times())
 
-    def cell(
-        self,
-        stage: Stage,
-        device: str,
-        provenance: Provenance,
-        *,
-        role_name: str = "",
-        variant: str = "",
-    ) -> EdiCell | None:
-        """Return one cell, or None while it has no reading.
-
-        Args:
-            stage: row of the matrix.
-            device: column of the matrix, a profile name.
-            provenance: of the readings.
-            role_name: which of the stage's models; empty for its only one.
-            variant: how it ran; empty for the framework's own way.
-        """
-        return self._cells.get((stage, role_name, device, provenance, variant))
-
     def cells(self) -> tuple[EdiCell, ...]:
         """All cells, ordered by stage, model, device, provenance and variant."""
         return tuple(sorted(self._cells.values(), key=_order))

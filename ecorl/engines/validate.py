@@ -15,15 +15,8 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from ecorl.engines import protocol
 from ecorl.engines.packing import PackedTokens
-from ecorl.engines.protocol import (
-    CardLoad,
-    EngineReport,
-    Float32,
-    LogprobResult,
-    ScoreBatch,
-    ScoreResult,
-)
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, InvalidResult
 from ecorl.records import Provenance, Stage
 
@@ -106,7 +99,7 @@ LOGPROB_EPSILON = 1e-3
 1e-4, float32 at about 1e-5; a figure above this bound cannot come from rounding."""
 
 
-def check_batch(batch: ScoreBatch, stage: Stage) -> None:
+def check_batch(batch: protocol.ScoreBatch, stage: Stage) -> None:
     """Refuse a batch that no engine can compute.
 
     Args:
@@ -151,11 +144,11 @@ class CheckedResult:
         report: the engine's figures, with impossible ones as None; None without a usable report.
     """
 
-    values: tuple[Float32 | None, ...]
-    report: EngineReport | None
+    values: tuple[protocol.Float32 | None, ...]
+    report: protocol.EngineReport | None
 
 
-def check_result(batch: ScoreBatch, result: object, stage: Stage) -> CheckedResult:
+def check_result(batch: protocol.ScoreBatch, result: object, stage: Stage) -> CheckedResult:
     """Check the whole result of an engine, which may be anything: engines come from elsewhere.
 
     Args:
@@ -171,13 +164,13 @@ def check_result(batch: ScoreBatch, result: object, stage: Stage) -> CheckedResu
     """
     with EngineBoundary() as boundary:
         valid: Bool
-        values: Float32 | Sequence[Float32]
+        values: protocol.Float32 | Sequence[protocol.Float32]
         if stage is Stage.REFERENCE:
-            if not isinstance(result, LogprobResult):
+            if not isinstance(result, protocol.LogprobResult):
                 raise InvalidResult("a reference engine answered without log-probs")
             valid, values = check_logprobs(batch, result), result.values
         else:
-            if not isinstance(result, ScoreResult):
+            if not isinstance(result, protocol.ScoreResult):
                 raise InvalidResult("a reward engine answered without scores")
             valid, values = check_score(batch, result), result.values
         rows = tuple(values[i] if good else None for i, good in enumerate(valid))
@@ -186,7 +179,7 @@ def check_result(batch: ScoreBatch, result: object, stage: Stage) -> CheckedResu
     raise InvalidResult(str(boundary.error)) from boundary.error
 
 
-def check_score(batch: ScoreBatch, result: ScoreResult) -> Bool:
+def check_score(batch: protocol.ScoreBatch, result: protocol.ScoreResult) -> Bool:
     """Find the rows of a reward result that can be used.
 
     Args:
@@ -212,7 +205,7 @@ def check_score(batch: ScoreBatch, result: ScoreResult) -> Bool:
     return matched & finite
 
 
-def check_logprobs(batch: ScoreBatch, result: LogprobResult) -> Bool:
+def check_logprobs(batch: protocol.ScoreBatch, result: protocol.LogprobResult) -> Bool:
     """Find the rows of a log-prob result that can be used.
 
     Args:
@@ -243,7 +236,7 @@ def _is_logprob_row(row: object, n_completion: int) -> bool:
     return bool(np.isfinite(row).all() and (row <= LOGPROB_EPSILON).all())
 
 
-def _match(batch: ScoreBatch, ids: Sequence[str], n_values: int) -> Bool:
+def _match(batch: protocol.ScoreBatch, ids: Sequence[str], n_values: int) -> Bool:
     """Rows whose id is at the same position as in the batch; a result keeps the batch's order."""
     if len(ids) != n_values:
         # It is unknown which row was lost, so that none may be trusted.
@@ -262,19 +255,21 @@ def _describe(values: object) -> str:
     return type(values).__name__
 
 
-def _checked_report(report: object) -> EngineReport | None:
+def _checked_report(report: object) -> protocol.EngineReport | None:
     """The engine's figures, impossible ones as None; None for what is no report."""
-    if not isinstance(report, EngineReport) or not isinstance(report.provenance, Provenance):
+    if not isinstance(report, protocol.EngineReport) or not isinstance(
+        report.provenance, Provenance
+    ):
         return None
     host_time_s = _figure(report.host_time_s)
     if host_time_s is None:
         return None
-    return EngineReport(
+    return protocol.EngineReport(
         device_time_s=_figure(report.device_time_s),
         device_energy_j=_figure(report.device_energy_j),
         provenance=report.provenance,
         host_time_s=host_time_s,
-        cards=tuple(card for card in report.cards if isinstance(card, CardLoad)),
+        cards=tuple(card for card in report.cards if isinstance(card, protocol.CardLoad)),
         span_s=_span(report.span_s),
         packing=_packing(report.packing),
     )

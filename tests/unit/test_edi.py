@@ -49,6 +49,12 @@ READINGS = st.builds(
 )
 
 
+def cell_of(matrix, stage, device, provenance, *, role_name="", variant=""):
+    """One cell, or None while it has no reading."""
+    key = (stage, role_name, device, provenance, variant)
+    return next((cell for cell in matrix.cells() if cell.key == key), None)
+
+
 def executed(energy_j=10.0, n_output_tokens=10, **changes):
     """One execution of the reward on the GPUs, measured unless told otherwise."""
     energy = StageEnergy(
@@ -110,7 +116,7 @@ def test_eq_5_after_a_running_mean():
     matrix = EdiMatrix(alpha=0.05, n_profiling=3)
     for value in (1.0, 2.0, 6.0):
         matrix.update(reading(value))
-    cell = matrix.cell(Stage.REWARD, "gpu", Provenance.MEASURED)
+    cell = cell_of(matrix, Stage.REWARD, "gpu", Provenance.MEASURED)
     assert cell.value_j_per_token == pytest.approx(3.0)
     after = matrix.update(reading(13.0))
     assert after.value_j_per_token == pytest.approx(0.95 * 3.0 + 0.05 * 13.0)
@@ -147,7 +153,7 @@ def test_mean_and_spread_match_the_textbook(values):
     matrix = EdiMatrix(n_profiling=1000)
     for value in values:
         matrix.update(reading(value))
-    cell = matrix.cell(Stage.REWARD, "gpu", Provenance.MEASURED)
+    cell = cell_of(matrix, Stage.REWARD, "gpu", Provenance.MEASURED)
     assert cell.mean_j_per_token == pytest.approx(statistics.fmean(values), abs=1e-6)
     assert cell.value_j_per_token == cell.mean_j_per_token
     assert cell.std_j_per_token == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-5)
@@ -226,13 +232,13 @@ def test_models_and_variants_have_cells_of_their_own():
     ):
         matrix.update(edi_reading(executed(energy_j, **changes)))
     at = (Stage.REWARD, "gpu", Provenance.MEASURED)
-    assert matrix.cell(*at).value_j_per_token == 1.0
-    assert matrix.cell(*at, role_name="math").value_j_per_token == 2.0
-    assert matrix.cell(*at, role_name="math", variant="BF16").value_j_per_token == 3.0
-    assert matrix.cell(*at, variant="BF16") is None
-    assert matrix.cell(*at, role_name="math", variant="BF16").value_j_per_token == 3.0
-    assert matrix.cell(*at, role_name="math").count == 1
-    assert matrix.cell(*at, role_name="code") is None
+    assert cell_of(matrix, *at).value_j_per_token == 1.0
+    assert cell_of(matrix, *at, role_name="math").value_j_per_token == 2.0
+    assert cell_of(matrix, *at, role_name="math", variant="BF16").value_j_per_token == 3.0
+    assert cell_of(matrix, *at, variant="BF16") is None
+    assert cell_of(matrix, *at, role_name="math", variant="BF16").value_j_per_token == 3.0
+    assert cell_of(matrix, *at, role_name="math").count == 1
+    assert cell_of(matrix, *at, role_name="code") is None
 
 
 def test_path_costs_are_one_a_model():

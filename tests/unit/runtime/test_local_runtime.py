@@ -58,7 +58,8 @@ def test_a_step_is_placed_answered_and_recorded(bench, toys, use_engines):
         assert (result.energy.method, result.n_rows_fallback, result.fault) == (
             "cycle_model", 0, None,
         )  # fmt: skip
-    cell = runtime.edi.cell(Stage.REWARD, "u55c", Provenance.MODELLED)
+    key = (Stage.REWARD, "", "u55c", Provenance.MODELLED, "")
+    (cell,) = (cell for cell in runtime.edi.cells() if cell.key == key)
     assert cell.value_j_per_token == pytest.approx(4.0 / sum(batch.n_completion))
 
 

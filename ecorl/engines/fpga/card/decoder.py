@@ -24,12 +24,7 @@ from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
 from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, DecodeRequest, Int32, Segments
 from ecorl.engines.fpga.kernels.banks import bytes_by_bank, overfull_bank
-from ecorl.engines.fpga.numerics.formats import (
-    IntegerDecoder,
-    Tensors,
-    decoder_digest,
-    integer_decoder,
-)
+from ecorl.engines.fpga.numerics import formats
 from ecorl.engines.protocol import Int64
 from ecorl.errors import CheckpointError, DriverError, EngineCrashed, EngineError
 
@@ -192,7 +187,7 @@ class CardDecoder(Decoder):
 
     def __init__(
         self,
-        tensors: Tensors,
+        tensors: formats.Tensors,
         library: CsimLibrary,
         setups: Sequence[CardSetup],
         n_positions: int | None = None,
@@ -202,7 +197,7 @@ class CardDecoder(Decoder):
         longest = min(self.config.max_positions, MAX_ROW)
         self.n_positions = longest if n_positions is None else min(n_positions, longest)
         decoder = self._integers(tensors)
-        self._digest = decoder_digest(decoder)
+        self._digest = formats.decoder_digest(decoder)
         self._weights = Weights.of(decoder, library, self.n_positions)
         self.banks = bytes_by_bank(self._weights.model.placed.sizes)
         why = overfull_bank(self.banks, {})
@@ -210,11 +205,11 @@ class CardDecoder(Decoder):
             raise CheckpointError(f"the model's weights do not fit a card: they need {why}")
         self._pool = CardPool(setups, self._weights)
 
-    def load(self, tensors: Tensors) -> str:
+    def load(self, tensors: formats.Tensors) -> str:
         """See `Decoder.load`; weights that the cards hold already are not sent again."""
         self._check_shape(tensors)
         decoder = self._integers(tensors)
-        digest = decoder_digest(decoder)
+        digest = formats.decoder_digest(decoder)
         if digest != self._digest:
             self._change(Weights.of(decoder, self._library, self.n_positions))
             self._digest = digest
@@ -238,12 +233,12 @@ class CardDecoder(Decoder):
         """Close the cards."""
         self._pool.close()
 
-    def _integers(self, tensors: Tensors) -> IntegerDecoder:
+    def _integers(self, tensors: formats.Tensors) -> formats.IntegerDecoder:
         if tensors.config.gating is not None:
             raise CheckpointError(
                 f"{tensors.config.architecture}: the layers of a gate have no kernel"
             )
-        return integer_decoder(tensors)
+        return formats.integer_decoder(tensors)
 
     def _run(self, request: DecodeRequest) -> tuple[Int32, Int32]:
         if request.kind not in ("rewards", "logprobs"):

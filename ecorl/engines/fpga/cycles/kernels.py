@@ -27,15 +27,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
+from ecorl.engines.fpga.csim import library
 from ecorl.engines.fpga.csim.build import kernel_root
-from ecorl.engines.fpga.csim.library import (
-    BURST_TILES,
-    SETTLE_TRIPS,
-    TILE_K,
-    TILE_M,
-    TILE_N,
-    gemm_counts,
-)
 from ecorl.engines.fpga.cycles.hbm import IDEAL, WORD_BYTES, Memory
 from ecorl.engines.fpga.kernels.sequence import ScoreOperation
 from ecorl.errors import SynthesisReportError
@@ -210,14 +203,14 @@ class GemmCall:
 
     def totals(self) -> CallTotals:
         """See `KernelCall.totals`."""
-        c = gemm_counts(self.m, self.n, self.k)
+        c = library.gemm_counts(self.m, self.n, self.k)
         moved = c.bytes_a + c.bytes_w + c.bytes_c
         trips = c.mac_cycles + c.fill_cycles + c.drain_cycles
         return CallTotals(trips, 0, c.macs, moved)
 
     def ports(self) -> dict[str, int]:
         """Bytes through each memory port."""
-        c = gemm_counts(self.m, self.n, self.k)
+        c = library.gemm_counts(self.m, self.n, self.k)
         return {"a": c.bytes_a, "w": c.bytes_w, "c": c.bytes_c}
 
     def cycles(self, memory: Memory, ii: int) -> float:
@@ -226,19 +219,19 @@ class GemmCall:
         The first activations, then the longest of weights, array and results, then those results
         that wait for a burst before them.
         """
-        c = gemm_counts(self.m, self.n, self.k)
-        blocks, n_tiles = -(-self.m // TILE_M), -(-self.n // TILE_N)
-        first = -(-min(self.m, TILE_M) // TILE_N) * -(-self.k // TILE_K)
-        fill = memory.loop(first, 1, ii) + ii * SETTLE_TRIPS + depth("move")
+        c = library.gemm_counts(self.m, self.n, self.k)
+        blocks, n_tiles = -(-self.m // library.TILE_M), -(-self.n // library.TILE_N)
+        first = -(-min(self.m, library.TILE_M) // library.TILE_N) * -(-self.k // library.TILE_K)
+        fill = memory.loop(first, 1, ii) + ii * library.SETTLE_TRIPS + depth("move")
         # Activations of later blocks hold the array's loop to the pace of their port.
         beside = c.bytes_a // WORD_BYTES - first
         waits = beside * (max(float(ii), memory.word_cycles()) - ii)
-        trips = c.mac_cycles + c.drain_cycles + c.fill_cycles - first - SETTLE_TRIPS
+        trips = c.mac_cycles + c.drain_cycles + c.fill_cycles - first - library.SETTLE_TRIPS
         array = ii * trips + waits + depth("control", "array")
         weights = memory.loop(
             c.bytes_w // WORD_BYTES, blocks, ii, channels=memory.weight_channels
         )  # fmt: skip
-        bursts = -(-self.m // TILE_N) * -(-n_tiles // BURST_TILES)
+        bursts = -(-self.m // library.TILE_N) * -(-n_tiles // library.BURST_TILES)
         results = memory.loop(c.bytes_c // WORD_BYTES, bursts, ii)
         return fill + max(array, weights, results) + self._last(memory, ii) + depth("move")
 
@@ -248,10 +241,10 @@ class GemmCall:
         The first 16 rows of the last block leave while its last tiles are made; their last words
         and those of its other rows come after them, in a burst for each 16 rows.
         """
-        rows = (self.m - 1) % TILE_M + 1
-        tiles = (-(-self.n // TILE_N) - 1) % BURST_TILES + 1
-        first = min(rows, TILE_N)
-        return memory.loop(first + tiles * (rows - first), -(-rows // TILE_N), ii)
+        rows = (self.m - 1) % library.TILE_M + 1
+        tiles = (-(-self.n // library.TILE_N) - 1) % library.BURST_TILES + 1
+        first = min(rows, library.TILE_N)
+        return memory.loop(first + tiles * (rows - first), -(-rows // library.TILE_N), ii)
 
 
 @lru_cache(maxsize=8192)
