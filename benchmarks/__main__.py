@@ -67,16 +67,12 @@ def _run_all(chosen: argparse.Namespace) -> int:
         if chosen.long:
             limit_s = None if name in PASSES["unlimited_long"] else TIMEOUT_S
         print(f"== {name}", flush=True)
-        worst = max(worst, _run(command, limit_s))
+        code = run_to_end(command, cwd=repository(), limit_s=limit_s)
+        if code is None:
+            print(f"did not end in {limit_s:.0f} s", file=sys.stderr)
+        # An end by the limit or by a signal counts as exit code 1.
+        worst = max(worst, 1 if code is None or code < 0 else code)
     return worst
-
-
-def _run(command: Sequence[str], limit_s: float | None) -> int:
-    """Run one benchmark; a failure by a signal or by the limit counts as exit code 1."""
-    code = run_to_end(command, cwd=repository(), limit_s=limit_s)
-    if code is None:
-        print(f"did not end in {limit_s:.0f} s", file=sys.stderr)
-    return 1 if code is None or code < 0 else code
 
 
 if __name__ == "__main__":

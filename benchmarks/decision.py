@@ -32,7 +32,7 @@ from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Action
 from ecorl.scheduler.features import N_FEATURES
-from ecorl.scheduler.learned import PolicyFile, shipped_path
+from ecorl.scheduler.policy_file import PolicyFile, shipped_path
 from ecorl.scheduler.tables import Float64
 
 FIGURES = FigureTable("decision")

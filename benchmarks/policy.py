@@ -29,7 +29,7 @@ from ecorl.policy.evaluation.comparison import (
 from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy, compare
 from ecorl.policy.evaluation.pools import FAMILIES, LEARNING, kept_out
 from ecorl.policy.evaluation.statistics import estimate
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.tables import Float64
 
 FLAGS = {"--full": "all scenarios, a quarter of an hour on two cores"}

@@ -28,7 +28,7 @@ from ecorl.policy.evaluation.statistics import estimate, ratio_values
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.train import Made, NetworkPolicy, TrainingPlan, train
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.batched import observe
 from ecorl.sim.families import training_pool
 from ecorl.sim.simulation import Simulation, play

@@ -19,11 +19,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.gpu.figures import figure
-from benchmarks.gpu.sampling import Arm, CpuShare, share_figure
-from benchmarks.gpu.sensing.meter import EnergyMeter
+from benchmarks.gpu.sampling import Arm, errors_of, share_figure
+from benchmarks.gpu.sensing.meter import CpuShare
 from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target
+from benchmarks.harness.figures import Figure, Target, repeated
 from ecorl.records import Provenance
 from tests.fakes.nvml.fake_nvml import CONTROL, FakeNvml, build, true_energy_j
 
@@ -61,7 +60,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         for device, burns in DEVICES.items():
             fake.set("devices 1", "refresh_ms 100", *burns)
             for arm in Arm:
-                with EnergyMeter(lambda: None, counter_interval_s=arm.counter_interval_s) as meter:
+                with arm.meter(lambda: None) as meter:
                     time.sleep(KNOWN_S)
                     clock = CpuShare(meter.sampler.pid)
                     time.sleep(share_s)
@@ -72,16 +71,10 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
                     Target(high=LIMIT[device]) if is_now else None, EMULATED,
                 ))  # fmt: skip
             for wave, period_s in WAVES_S.items():
-                lines = ("devices 1", "refresh_ms 100", f"period_ms {1e3 * period_s}", *burns)
-                fake.set(*lines)
-                name = f"{device}.wave_{wave}"
-                figures += _error_figures(name, period_s, n_windows)
-    return {
-        "window_s": WINDOW_S,
-        "windows": n_windows,
-        "waves_s": WAVES_S,
-        "calls": DEVICES,
-    }, figures
+                fake.set("devices 1", "refresh_ms 100", f"period_ms {1e3 * period_s}", *burns)
+                figures += _error_figures(f"{device}.wave_{wave}", period_s, n_windows)
+    config = {"window_s": WINDOW_S, "windows": n_windows, "waves_s": WAVES_S, "calls": DEVICES}
+    return config, figures
 
 
 def _fake(folder: Path) -> FakeNvml:
@@ -100,38 +93,23 @@ def _error_figures(name: str, period_s: float, n_windows: int) -> list[Figure]:
     chance = random.Random(0)
     errors: dict[str, list[float | None]] = {}
     with ExitStack() as stack:
-        meters = {
-            arm: stack.enter_context(
-                EnergyMeter(lambda: None, counter_interval_s=arm.counter_interval_s)
-            )
-            for arm in Arm
-        }
+        meters = {arm: stack.enter_context(arm.meter(lambda: None)) for arm in Arm}
         time.sleep(KNOWN_S)
         for _ in range(n_windows):
             time.sleep(GAP_S + chance.uniform(0.0, 0.2))
-            start_s = _edge(meters[Arm.NOW])
+            start_s = meters[Arm.NOW].edge_s()
             time.sleep(WINDOW_S)
-            end_s = _edge(meters[Arm.NOW])
+            end_s = meters[Arm.NOW].edge_s()
             truth_j = true_energy_j(end_s, 0, period_s) - true_energy_j(start_s, 0, period_s)
             for arm, meter in meters.items():
-                energy = meter.energy(start_s, end_s)
-                for kind, energy_j in (
-                    ("counter", energy.counter_energy_j),
-                    ("integral", energy.integral_energy_j),
-                ):
-                    error = None if energy_j is None else abs(energy_j / truth_j - 1.0)
-                    errors.setdefault(f"{arm.value}.{kind}_error", []).append(error)
+                for kind, error in errors_of(meter.energy(start_s, end_s), truth_j).items():
+                    known = None if error is None else abs(error)
+                    errors.setdefault(f"{arm.value}.{kind}_error", []).append(known)
     note = f"energy of {WINDOW_S:g} s against the truth, without its sign, median of the windows"
     return [
-        figure(f"sampler.{name}.{what}", values, "1", note, EMULATED)
+        repeated(f"sampler.{name}.{what}", values, "1", note, EMULATED)
         for what, values in errors.items()
     ]
-
-
-def _edge(meter: EnergyMeter) -> float:
-    """The time now, s, at which one sampler reads as well, as at the edge of a stage."""
-    meter.sampler.mark_edge()
-    return time.monotonic()
 
 
 if __name__ == "__main__":

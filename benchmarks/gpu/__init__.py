@@ -2,8 +2,7 @@
 
 facts, training, clocks, training_gears, stage_table, sampling   the parts of the pass
 run/       what is asked for, a process a part, packages from wheels
-loads/     a Llama of random weights, its stages and formats, TRL's GRPO, bursts
+loads/     a Llama of random weights, its stages, TRL's GRPO, bursts
 sensing/   energy by ecorl's own sampler, instruments read closely, limiters, recorded readings
 attached   the same loop with ecorl and without it
-table, figures, training_figures   what becomes of what was measured
 """

@@ -19,19 +19,8 @@ from collections.abc import Sequence
 from importlib.metadata import requires, version
 from pathlib import Path
 
-from benchmarks.gpu.run.order import Order, count_gpus, read_order
-from benchmarks.gpu.run.parts import NO_GPU, PARTS, Part
-from benchmarks.gpu.run.wheels import (
-    Wheel,
-    choose,
-    here,
-    is_found,
-    is_installed,
-    normalised,
-    pins,
-    read_wheels,
-    unpack,
-)
+from benchmarks.gpu.run import wheels
+from benchmarks.gpu.run.parts import NO_GPU, PARTS, Order, Part, count_gpus, read_order
 
 STOPPED = 130
 """Exit code after Ctrl-C."""
@@ -90,18 +79,20 @@ def _provide(order: Order, folder: Path) -> dict[str, list[str]]:
 
     The folder stands last on this process's path; the processes of the parts get it by name.
     """
-    wheels, skipped = ({}, []) if order.wheels is None else read_wheels(order.wheels, here())
-    for line in skipped:
-        print(f"wheels: {line}")
-    chosen: dict[str, Wheel] = {}
+    found: dict[str, wheels.Wheel] = {}
+    if order.wheels is not None:
+        found, skipped = wheels.read_wheels(order.wheels, wheels.here())
+        for line in skipped:
+            print(f"wheels: {line}")
+    chosen: dict[str, wheels.Wheel] = {}
     lacking: dict[str, list[str]] = {}
     for part in order.parts:
-        brought, lacking[part.name] = choose(part.imports, wheels)
+        brought, lacking[part.name] = wheels.choose(part.imports, found)
         if not lacking[part.name]:
             chosen |= {wheel.name: wheel for wheel in brought}
     if chosen:
         folder.mkdir()
-        unpack(chosen.values(), folder)
+        wheels.unpack(chosen.values(), folder)
         print(f"from wheels: {', '.join(f'{w.name} {w.version}' for w in chosen.values())}")
         sys.path.append(str(folder))
         importlib.invalidate_caches()
@@ -110,10 +101,10 @@ def _provide(order: Order, folder: Path) -> dict[str, list[str]]:
 
 def _name_versions(parts: Sequence[Part]) -> None:
     """Print which versions are not those that are tested together, and which a package refuses."""
-    tested, others, outside = pins(), [], []
+    tested, others, outside = wheels.pins(), [], []
     for module in dict.fromkeys(name for part in parts for name in part.imports):
-        name = "nvidia-ml-py" if module == "pynvml" else normalised(module)
-        if not is_installed(name):
+        name = "nvidia-ml-py" if module == "pynvml" else wheels.normalised(module)
+        if not wheels.is_installed(name):
             continue
         if version(name).partition("+")[0] != tested.get(name):
             others.append(f"{name} {version(name)} ({tested.get(name)})")
@@ -126,14 +117,14 @@ def _name_versions(parts: Sequence[Part]) -> None:
 
 def _outside_bounds(name: str) -> list[str]:
     """What a distribution requires in another version than is installed, a line each."""
-    if not is_found("packaging"):
+    if not wheels.is_found("packaging"):
         return []
     from packaging.requirements import Requirement
 
     found = []
     for one in map(Requirement, requires(name) or ()):
         applies = one.marker is None or one.marker.evaluate({"extra": ""})
-        if not applies or not is_installed(one.name):
+        if not applies or not wheels.is_installed(one.name):
             continue
         if not one.specifier.contains(version(one.name), prereleases=True):
             found.append(f"{name} {version(name)} wants {one.name}{one.specifier}; there is "

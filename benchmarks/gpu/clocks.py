@@ -22,28 +22,15 @@ from typing import TypeVar
 
 import torch
 
-from benchmarks.gpu.figures import MEASURED, figure, window_facts
-from benchmarks.gpu.loads.generation import BUCKET
+from benchmarks.gpu.loads import passes
+from benchmarks.gpu.loads.generation import BUCKET, wait_patiently
 from benchmarks.gpu.loads.llama import Llama, fused
-from benchmarks.gpu.loads.passes import (
-    Load,
-    clock_and_time,
-    decoding,
-    exponent,
-    part_of_gpu,
-    product_s,
-    settling,
-    short_kernel,
-    timed_s,
-    wait_patiently,
-)
-from benchmarks.gpu.loads.stages import Shapes, scoring_loads, training_loads
-from benchmarks.gpu.run.attempts import attempt, reason
-from benchmarks.gpu.run.setting import Measured, Setting
+from benchmarks.gpu.loads.stages import Batch, longest
+from benchmarks.gpu.run.setting import Measured, Setting, attempt, reason
 from benchmarks.gpu.sensing.limiters import LIMITERS, UNITS, Watch, window_values
-from benchmarks.gpu.sensing.meter import EnergyMeter
+from benchmarks.gpu.sensing.meter import EnergyMeter, window_facts
 from benchmarks.gpu.sensing.traces import quantile
-from benchmarks.harness.figures import Figure, missing
+from benchmarks.harness.figures import Figure, missing_all, over, repeated, single
 from ecorl.devices.llama import model_shape
 from ecorl.errors import DeviceLost, DriverTimeout, NotSupported
 
@@ -100,9 +87,9 @@ TOY = Plan(
 )  # fmt: skip
 """That of a rehearsal."""
 
-SHARES = {"stages": 0.32, "passes": 0.15, "ramp": 0.07, "decode": 0.26, "part": 0.20}
-"""Share of the time that each section has, in the order in which they run; what one leaves over
-goes to the next."""
+ENDS = {"stages": 0.32, "passes": 0.47, "ramp": 0.54, "decode": 0.80, "part": 1.0}
+"""Share of the time at whose end each section ends, in the order in which they run; what one leaves
+over goes to the next."""
 
 PARTS = {"half": 0.5, "quarter": 0.25, "three_quarters": 0.75}
 """Shares of the GPU's processors on which is decoded."""
@@ -149,11 +136,9 @@ class Bench:
         """Begin a section: it may use the time up to the end of its share.
 
         Args:
-            section: one of `SHARES`.
+            section: one of `ENDS`.
         """
-        names = list(SHARES)
-        share = sum(SHARES[name] for name in names[: names.index(section) + 1])
-        self._until_s = self._start_s + share * self._left_s
+        self._until_s = self._start_s + ENDS[section] * self._left_s
         self._tell(section)
 
     def attempt(
@@ -181,11 +166,10 @@ class Bench:
             why = reason(error)
             if isinstance(error, DeviceLost | DriverTimeout):
                 self._over = why
-        self.figures += [missing(f"{BENCHMARK}.{name}.{kind}", unit, why)
-                         for kind, unit in units.items()]  # fmt: skip
+        self.figures += missing_all(f"{BENCHMARK}.{name}", units, why)
         return None
 
-    def take(self, name: str, make: Callable[[], Load]) -> Load | None:
+    def take(self, name: str, make: Callable[[], passes.Load]) -> passes.Load | None:
         """Measure one window of a load.
 
         Args:
@@ -200,7 +184,7 @@ class Bench:
             lambda: self._measured(name, make()),
         )  # fmt: skip
 
-    def _measured(self, name: str, load: Load) -> Load:
+    def _measured(self, name: str, load: passes.Load) -> passes.Load:
         with torch.cuda.stream(load.stream):
             call_s = self.meter.warm_up(load.call, self.plan.warm_up_s)
             window = self.meter.repeat(load.call, self.plan.window_s, call_s)
@@ -239,11 +223,7 @@ class Bench:
             why: the reason for a missing one.
         """
         id = f"{BENCHMARK}.{name}"
-        self.figures.append(
-            missing(id, unit, why)
-            if value is None
-            else Figure(id, value, unit, MEASURED, spread, note=note)
-        )
+        self.figures.append(single(id, value, unit, note, why=why, spread=spread))
 
 
 def measure(setting: Setting) -> Measured:
@@ -284,12 +264,11 @@ def small_model(bench: Bench) -> None:
     """
     bench.begin("stages")
     plan = bench.plan
-    shapes = Shapes((), (), plan.context, BUCKET, (plan.scoring,), (plan.training,))
-    model = _model(bench, plan.size, shapes.longest + 1)
-    names = [f"reward.b{plan.scoring[0]}x{plan.scoring[1]}",
-             f"reference.b{plan.scoring[0]}x{plan.scoring[1]}",
-             f"actor_train.b{plan.training[0]}x{plan.training[1]}"]  # fmt: skip
-    makes = {name: partial(_stage, model, shapes, number) for number, name in enumerate(names)}
+    batches = (Batch("scoring", *plan.scoring), Batch("training", *plan.training))
+    n_most = longest([*batches, Batch("generation", 1, plan.context, BUCKET)])
+    model = _model(bench, plan.size, n_most + 1)
+    makes = {name: partial(_stage, model, batch, name) for batch in batches for name in batch.names}
+    names = list(makes)
     makes |= {f"decode.b{n}": partial(_decoding, bench, model, n) for n in plan.batches}
     loads = {name: bench.take(f"stages.{name}", make) for name, make in makes.items()}
     bench.begin("passes")
@@ -298,23 +277,19 @@ def small_model(bench: Bench) -> None:
         if load is None:
             bench.add(f"passes.{name}.{EXPONENT}", None, "1", "", why="the stage was not measured")
         else:
-            passes(bench, name, load)
+            fit_to_clock(bench, name, load)
 
 
 def _model(bench: Bench, size: str, max_length: int) -> Callable[[], Llama]:
     """Makes a model when it is first asked for."""
-
-    @cache
-    def model() -> Llama:
-        return Llama(model_shape(size), max_length, device=bench.device, dtype=torch.bfloat16)
-
-    return model
+    shape, dtype = model_shape(size), torch.bfloat16
+    return cache(partial(Llama, shape, max_length, device=bench.device, dtype=dtype))
 
 
-def _stage(model: Callable[[], Llama], shapes: Shapes, number: int) -> Load:
-    loads = [*scoring_loads(model(), shapes), *training_loads(model(), shapes)]
-    workload, call = loads[number]
-    return Load(call, workload.n_counted, f"{workload.how}; all tokens counted")
+def _stage(model: Callable[[], Llama], batch: Batch, name: str) -> passes.Load:
+    loads = batch.loads(model(), graphs=False)
+    workload, call = next(one for one in loads if one[0].name == name)
+    return passes.Load(call, workload.n_counted, f"{workload.how}; all tokens counted")
 
 
 def _decoding(
@@ -322,14 +297,14 @@ def _decoding(
     model: Callable[[], Llama],
     n_rows: int,
     stream: Callable[[], torch.cuda.Stream | None] = lambda: None,
-) -> Load:
+) -> passes.Load:
     plan = bench.plan
-    return decoding(
+    return passes.decoding(
         model(), n_rows, plan.context, plan.call_s, graphs=bench.captures, stream=stream()
     )
 
 
-def passes(bench: Bench, name: str, load: Load) -> None:
+def fit_to_clock(bench: Bench, name: str, load: passes.Load) -> None:
     """Measure how the time of a pass follows the clock that the limiter left.
 
     Args:
@@ -344,12 +319,10 @@ def passes(bench: Bench, name: str, load: Load) -> None:
         for _ in range(n_runs):
             bench.meter.synchronize()
             time.sleep(idle_s)
-            points += clock_and_time(load.call, run_s, bench.watch, bench.device)
+            points += passes.clock_and_time(load.call, run_s, bench.watch, bench.device)
         bench.facts[f"passes.{name}"] = {"clock_hz_and_time_s": points}
-        fit = exponent(points)
-        spread = {"n": len(points), "interval_95": [fit.slope - fit.half, fit.slope + fit.half],
-                  "clock_p10_hz": fit.low_hz, "clock_p90_hz": fit.high_hz}  # fmt: skip
-        bench.add(f"passes.{name}.{EXPONENT}", fit.slope, "1", EXPONENT_NOTE, spread)
+        slope, spread = passes.exponent(points)
+        bench.add(f"passes.{name}.{EXPONENT}", slope, "1", EXPONENT_NOTE, spread)
 
     need_s = n_runs * (idle_s + run_s) + 0.3
     bench.attempt(f"passes.{name}", {EXPONENT: "1"}, need_s, fitted)
@@ -365,31 +338,34 @@ def ramp(bench: Bench) -> None:
     units = {"first_over_settled": "1", "settle_s": "s", "kernel_s": "s", "idle_sm_clock_hz": "Hz"}
 
     def measured() -> None:
-        call, found = short_kernel(side, KERNEL_S, bench.device), []
-        clocks, rows = [], []
+        call, found = passes.short_kernel(side, KERNEL_S, bench.device), []
+        clocks, medians = [], []
         for _ in range(n_ramps):
             idle_from_s = time.monotonic()
             time.sleep(idle_s)
             clocks += bench.watch.clocks_hz(idle_from_s + 0.5 * idle_s, time.monotonic())
-            times_s = timed_s(call, n_kernels, bench.device)
-            found.append(settling(times_s))
-            rows.append([statistics.median(times_s[i : i + 100]) for i in range(0, n_kernels, 100)])
+            times_s = passes.timed_s(call, n_kernels, bench.device)
+            found.append(passes.settling(times_s))
+            medians.append(
+                [statistics.median(times_s[i : i + 100]) for i in range(0, n_kernels, 100)]
+            )
         how = f"{n_kernels} products of {side} by {side} in turn, {idle_s:g} s idle before"
-        bench.facts["ramp"] = {"how": how, "medians_of_100_s": rows}
+        bench.facts["ramp"] = {"how": how, "medians_of_100_s": medians}
         settle_s = [one.settle_s for one in found if one.settle_s is not None]
         never = f"{n_ramps - len(settle_s)} of {n_ramps} never did"
-        for (kind, unit), values, note in zip(
-            units.items(),
-            ([one.first_over_settled for one in found], settle_s,
-             [one.settled_s for one in found], clocks),
-            ("median of the first ten over that of the last quarter",
-             f"until they stay within 2 % of the last quarter; {never}",
-             "median of the last quarter", "clock in the second half of the idle time"),
-            strict=True,
-        ):  # fmt: skip
-            id, note = f"{BENCHMARK}.ramp.{kind}", f"{how}; {note}"
-            made = figure(id, values, unit, note) if values else missing(id, unit, note)
-            bench.figures.append(made)
+        rows = {
+            "first_over_settled": ([one.first_over_settled for one in found],
+                                   "median of the first ten over that of the last quarter"),
+            "settle_s": (settle_s, f"until they stay within 2 % of the last quarter; {never}"),
+            "kernel_s": ([one.settled_s for one in found], "median of the last quarter"),
+            "idle_sm_clock_hz": (clocks, "clock in the second half of the idle time"),
+        }  # fmt: skip
+        for kind, (values, note) in rows.items():
+            name, note = f"ramp.{kind}", f"{how}; {note}"
+            if values:
+                bench.figures.append(repeated(f"{BENCHMARK}.{name}", values, units[kind], note))
+            else:
+                bench.add(name, None, units[kind], "", why=note)
 
     bench.attempt("ramp", units, n_ramps * (idle_s + 1.5 * n_kernels * KERNEL_S) + 0.5, measured)
 
@@ -421,12 +397,12 @@ def _part(bench: Bench, name: str, share: float) -> Callable[[], torch.cuda.Stre
     def stream() -> torch.cuda.Stream:
         if not bench.captures:
             raise NotSupported("a rehearsal on the processor has no part of a GPU")
-        found, n_part, n_all = part_of_gpu(share)
+        found, n_part, n_all = passes.part_of_gpu(share)
         bench.facts[f"part.{name}"] = {"processors": n_part, "of": n_all}
         return found
 
     def compared() -> None:
-        ratio = product_s(stream()) / product_s(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        ratio = passes.product_s(stream()) / passes.product_s(torch.cuda.Stream())  # type: ignore[no-untyped-call]
         note = "time of a large product on this part of the GPU over all of it; 1: it is no part"
         bench.add(f"part.{name}.{PRODUCT}", ratio, "1", note)
 
@@ -438,7 +414,5 @@ def _compare(bench: Bench, name: str, full: str) -> None:
     """Energy and speed of a load on a part of the GPU over the same on all of it."""
     part, whole = bench.values.get(name, {}), bench.values.get(full, {})
     for kind in ("j_per_token", "tokens_per_s"):
-        a, b = part.get(kind), whole.get(kind)
-        ratio = None if a is None or not b else a / b
-        why = "one of the two was not measured"
+        ratio, why = over(part.get(kind), whole.get(kind)), "one of the two was not measured"
         bench.add(f"{name}.{kind}_over_full", ratio, "1", f"{name} over {full}", why=why)

@@ -7,22 +7,22 @@ kernel say of this process. What NVML refuses is a missing figure with the error
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.gpu.figures import MEASURED
 from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.limiters import LIMITERS, ask, field, fields
 from benchmarks.gpu.sensing.meter import first_gpu
-from benchmarks.gpu.sensing.sensor_figures import slug
 from benchmarks.gpu.sensing.tracer import CANDIDATES, readable
 from benchmarks.gpu.sensing.traces import quantile
-from benchmarks.harness.figures import Figure, missing
+from benchmarks.harness.figures import MEASURED, Figure, missing, missing_all
 from ecorl.bench.stats import median
-from ecorl.drivers.instruments import NvmlDevice
+from ecorl.drivers.instruments import Instrument, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver
 from ecorl.errors import DriverError, NotSupported
 from ecorl.units import hertz_from_megahertz, joules_from_millijoules, watts_from_milliwatts
@@ -34,23 +34,21 @@ CALLS_S, TOY_CALLS_S = 0.35, 0.04
 
 MOST_CALLS = 50_000
 
-GRAPHICS, SM, MEMORY = 0, 1, 2
+DOMAINS = {"graphics": 0, "sm": 1, "memory": 2}
 """NVML's numbers of clock domains."""
 
 ENERGY_FIELD = 191
 """NVML's field of the cumulative energy, mJ: the same as its energy counter tells."""
 
-POWER_LIMIT_FIELDS = {"min": 187, "max": 188, "default": 189, "enforced": 190, "requested": 192}
-"""NVML's fields of power limits, mW."""
-
-POWER_LIMIT_CALLS: Mapping[str, tuple[str] | tuple[str, int]] = {
-    "min": ("nvmlDeviceGetPowerManagementLimitConstraints", 0),
-    "max": ("nvmlDeviceGetPowerManagementLimitConstraints", 1),
-    "default": ("nvmlDeviceGetPowerManagementDefaultLimit",),
-    "enforced": ("nvmlDeviceGetEnforcedPowerLimit",),
-    "requested": ("nvmlDeviceGetPowerManagementLimit",),
+POWER_LIMITS: dict[str, tuple[int, str, int | None]] = {
+    "min": (187, "nvmlDeviceGetPowerManagementLimitConstraints", 0),
+    "max": (188, "nvmlDeviceGetPowerManagementLimitConstraints", 1),
+    "default": (189, "nvmlDeviceGetPowerManagementDefaultLimit", None),
+    "enforced": (190, "nvmlDeviceGetEnforcedPowerLimit", None),
+    "requested": (192, "nvmlDeviceGetPowerManagementLimit", None),
 }
-"""NVML's calls for the same, and the place in an answer of several."""
+"""NVML's fields of power limits, mW; its calls for the same, and the place in an answer of
+several."""
 
 CLOCK_CALLS = {
     "now": ("nvmlDeviceGetClockInfo", "clock of an idle GPU"),
@@ -58,8 +56,22 @@ CLOCK_CALLS = {
     "default_application": ("nvmlDeviceGetDefaultApplicationsClock", "default under load"),
 }
 
+_ROOT = "needs root, 0: it does not; asked"
+MODES: dict[str, tuple[str, int | None, str, tuple[int, ...]]] = {
+    "mig_mode": ("1: divided into instances, 0: not", 0, "nvmlDeviceGetMigMode", ()),
+    "persistence_mode": ("1: the driver stays loaded when nothing uses the GPU", None,
+                         "nvmlDeviceGetPersistenceMode", ()),
+    "restricted.application_clocks": (f"1: setting them {_ROOT}", None,
+                                      "nvmlDeviceGetAPIRestriction", (0,)),
+    "restricted.auto_boost": (f"1: setting it {_ROOT}", None, "nvmlDeviceGetAPIRestriction", (1,)),
+}  # fmt: skip
+"""What each says, the place in an answer of several, the call and its further arguments."""
+
 CAP_SYS_ADMIN = 21
 """Linux' number of the capability with which a process may set clocks and limits."""
+
+Question = tuple[str, str, str, Callable[[], float]]
+"""Name of a figure after the benchmark's, unit, what is asked, and what asks."""
 
 
 def measure(setting: Setting) -> Measured:
@@ -71,15 +83,16 @@ def measure(setting: Setting) -> Measured:
     Raises:
         MissingToolError: when there is no GPU.
     """
-    driver = NvmlDriver()
-    device = first_gpu(driver)
-    try:
-        figures = [*device_figures(device), *limit_figures(device), *clock_figures(device)]
-        figures += [*power_figures(driver, device), *limiter_figures(device)]
+    with closing(NvmlDriver()) as driver:
+        device = first_gpu(driver)
+        figures = [answered(*question) for question in _limits_and_clocks(device)]
+        answers = readable(driver, device)
+        figures += answer_figures(f"{BENCHMARK}.power", answers, "one reading of an idle GPU")
+        figures += [answered(*question) for question in _counters(driver, device)]
         length_s = TOY_CALLS_S if setting.is_rehearsal else CALLS_S
         for name, call in nvml_calls(driver, device).items():
             figures += call_figures(setting, name, call, length_s)
-        figures += supported_figures(device)
+        figures += [answered(*question) for question in _supported(device)]
         config: dict[str, object] = {
             "gpu": device.name,
             "mig_instances": len(device.mig_uuids),
@@ -88,8 +101,6 @@ def measure(setting: Setting) -> Measured:
             "rights": rights(),
             "calls_s": length_s,
         }
-    finally:
-        driver.close()
     return config, figures
 
 
@@ -109,117 +120,97 @@ def answered(name: str, unit: str, note: str, question: Callable[[], float]) -> 
         return missing(id, unit, f"{note}: it answers {type(error).__name__} ({error})")
 
 
-def device_figures(device: NvmlDevice) -> list[Figure]:
-    """Memory and modes.
+def slug(name: object) -> str:
+    """An instrument's name as a part of an id, e.g. ``field186_gpu``.
 
     Args:
-        device: the GPU.
+        name: e.g. ``nvml:field186:gpu``.
     """
-    handle = device.handle
-    questions: list[tuple[str, str, str, Callable[[], float]]] = [
-        ("memory_bytes", "B", "memory of the GPU",
-         lambda: ask("nvmlDeviceGetMemoryInfo", handle).total),
-        ("mig_mode", "1", "1: divided into instances, 0: not",
-         lambda: ask("nvmlDeviceGetMigMode", handle)[0]),
-        ("persistence_mode", "1", "1: the driver stays loaded when nothing uses the GPU",
-         lambda: ask("nvmlDeviceGetPersistenceMode", handle)),
-        ("restricted.application_clocks", "1", "1: setting them needs root, 0: it does not; asked",
-         lambda: ask("nvmlDeviceGetAPIRestriction", handle, 0)),
-        ("restricted.auto_boost", "1", "1: setting it needs root, 0: it does not; asked",
-         lambda: ask("nvmlDeviceGetAPIRestriction", handle, 1)),
-    ]  # fmt: skip
-    return [answered(*one) for one in questions]
+    return re.sub(r"[^a-z0-9]+", "_", str(name).lower()).strip("_").removeprefix("nvml_")
 
 
-def limit_figures(device: NvmlDevice) -> Iterator[Figure]:
-    """Power limits, by NVML's fields and by its older calls.
+def answer_figures(stem: str, answers: Mapping[Instrument, float | str], note: str) -> list[Figure]:
+    """Which instruments of power answer at all.
 
     Args:
-        device: the GPU.
+        stem: with which the ids begin.
+        answers: power, W, or the name of the error, by instrument.
+        note: what was read.
     """
-    for name, id in POWER_LIMIT_FIELDS.items():
+    return [
+        missing(f"{stem}.{slug(instrument)}_w", "W", f"it answers {answer}")
+        if isinstance(answer, str)
+        else Figure(f"{stem}.{slug(instrument)}_w", answer, "W", MEASURED, note=note)
+        for instrument, answer in answers.items()
+    ]
+
+
+def _call(
+    device: NvmlDevice,
+    convert: Callable[[float], float],
+    call: str,
+    *args: int,
+    at: int | None = None,
+) -> Callable[[], float]:
+    """What asks by a call of NVML, for one place in an answer of several."""
+
+    def question() -> float:
+        found = ask(call, device.handle, *args)
+        return convert(found if at is None else found[at])
+
+    return question
+
+
+def _field(device: NvmlDevice, convert: Callable[[float], float], id: int) -> Callable[[], float]:
+    """What asks by a field of NVML."""
+    return lambda: convert(field(device, id))
+
+
+def _limits_and_clocks(device: NvmlDevice) -> Iterator[Question]:
+    """Memory, modes, power limits by fields and by calls, clocks."""
+    memory = partial(ask, "nvmlDeviceGetMemoryInfo", device.handle)
+    yield "memory_bytes", "B", "memory of the GPU", lambda: memory().total
+    for name, (note, at, call, args) in MODES.items():
+        yield name, "1", note, _call(device, float, call, *args, at=at)
+    watts = watts_from_milliwatts
+    for name, (id, *_) in POWER_LIMITS.items():
         note = f"{name} power limit, field {id}"
-        yield answered(f"power_limit.{name}_w", "W", note, partial(_field_w, device, id))
-    for name, (call, *at) in POWER_LIMIT_CALLS.items():
+        yield f"power_limit.{name}_w", "W", note, _field(device, watts, id)
+    for name, (_, call, at) in POWER_LIMITS.items():
         note = f"{name} power limit, {call}"
-        question = partial(_called_w, device, call, *at)
-        yield answered(f"power_limit.{name}_call_w", "W", note, question)
+        yield f"power_limit.{name}_call_w", "W", note, _call(device, watts, call, at=at)
+    for kind, (call, what) in CLOCK_CALLS.items():
+        for domain, number in DOMAINS.items():
+            question = _call(device, hertz_from_megahertz, call, number)
+            yield f"clock.{domain}_{kind}_hz", "Hz", f"{what}, {call}", question
 
 
-def _field_w(device: NvmlDevice, id: int) -> float:
-    return watts_from_milliwatts(field(device, id))
-
-
-def _called_w(device: NvmlDevice, call: str, at: int | None = None) -> float:
-    found = ask(call, device.handle)
-    return watts_from_milliwatts(found if at is None else found[at])
-
-
-def clock_figures(device: NvmlDevice) -> Iterator[Figure]:
-    """Clocks now, at most, and by default.
-
-    Args:
-        device: the GPU.
-    """
-    for kind, (call, note) in CLOCK_CALLS.items():
-        for domain, number in (("graphics", GRAPHICS), ("sm", SM), ("memory", MEMORY)):
-            question = partial(_clock_hz, device, call, number)
-            yield answered(f"clock.{domain}_{kind}_hz", "Hz", f"{note}, {call}", question)
-
-
-def _clock_hz(device: NvmlDevice, call: str, domain: int) -> float:
-    return hertz_from_megahertz(ask(call, device.handle, domain))
-
-
-def power_figures(driver: NvmlDriver, device: NvmlDevice) -> Iterator[Figure]:
-    """What each instrument of power tells of an idle GPU, and the energy counter by both ways.
-
-    Args:
-        driver: that is open.
-        device: the GPU.
-    """
-    for instrument, answer in readable(driver, device).items():
-        id, note = f"{BENCHMARK}.power.{slug(instrument)}_w", "one reading of an idle GPU"
-        if isinstance(answer, str):
-            yield missing(id, "W", f"it answers {answer}")
-        else:
-            yield Figure(id, answer, "W", MEASURED, note=note)
+def _counters(driver: NvmlDriver, device: NvmlDevice) -> Iterator[Question]:
+    """The energy counter by both ways, and how long each limiter has held the clock down so far."""
     note = "cumulative energy since the driver was loaded"
-    yield answered("energy.counter_j", "J", note, partial(driver.energy_j, device))
-    yield answered("energy.field191_j", "J", f"{note}, field 191", partial(_field_j, device))
-
-
-def _field_j(device: NvmlDevice) -> float:
-    return joules_from_millijoules(field(device, ENERGY_FIELD))
-
-
-def limiter_figures(device: NvmlDevice) -> Iterator[Figure]:
-    """How long each limiter has held the clock down so far.
-
-    Args:
-        device: the GPU.
-    """
+    yield "energy.counter_j", "J", note, partial(driver.energy_j, device)
+    question = _field(device, joules_from_millijoules, ENERGY_FIELD)
+    yield "energy.field191_j", "J", f"{note}, field 191", question
     for name, id in LIMITERS.items():
         note = f"limited since the driver was loaded, field {id}"
-        yield answered(f"limiter.{name}_s", "s", note, partial(_field_s, device, id))
+        yield f"limiter.{name}_s", "s", note, _field(device, lambda ns: 1e-9 * ns, id)
 
 
-def _field_s(device: NvmlDevice, id: int) -> float:
-    return 1e-9 * field(device, id)
+def _supported(device: NvmlDevice) -> list[Question]:
+    """Clocks that may be asked for: of the memory, and of graphics at the highest of those."""
+    memory, graphics = "supported.memory", "supported.graphics"
 
+    def several(call: str, *args: object) -> list[float]:
+        found = [float(one) for one in ask(call, device.handle, *args)]
+        if not found:
+            raise NotSupported(f"{call} tells of none")
+        return found
 
-def supported_figures(device: NvmlDevice) -> list[Figure]:
-    """Clocks that may be asked for: memory clocks, and the graphics clocks of the highest of them.
-
-    Args:
-        device: the GPU.
-    """
-    handle, memory, graphics = device.handle, "supported.memory", "supported.graphics"
-    memory_mhz = partial(_several, "nvmlDeviceGetSupportedMemoryClocks", handle)
+    def memory_mhz() -> list[float]:
+        return several("nvmlDeviceGetSupportedMemoryClocks")
 
     def graphics_mhz() -> list[float]:
-        call = "nvmlDeviceGetSupportedGraphicsClocks"
-        return _several(call, handle, int(max(memory_mhz())))
+        return several("nvmlDeviceGetSupportedGraphicsClocks", int(max(memory_mhz())))
 
     def step_mhz() -> float:
         ordered = sorted(graphics_mhz())
@@ -228,7 +219,7 @@ def supported_figures(device: NvmlDevice) -> list[Figure]:
         return median([b - a for a, b in pairwise(ordered)])
 
     of = "graphics clocks at the highest memory clock"
-    wanted: list[tuple[str, str, str, Callable[[], float]]] = [
+    return [
         (f"{memory}_count", "1", "memory clocks that there are", lambda: len(memory_mhz())),
         (f"{memory}_max_hz", "Hz", "highest memory clock", lambda: 1e6 * max(memory_mhz())),
         (f"{graphics}_count", "1", of, lambda: len(graphics_mhz())),
@@ -236,15 +227,6 @@ def supported_figures(device: NvmlDevice) -> list[Figure]:
         (f"{graphics}_max_hz", "Hz", f"highest of the {of}", lambda: 1e6 * max(graphics_mhz())),
         (f"{graphics}_step_hz", "Hz", f"median step between {of}", lambda: 1e6 * step_mhz()),
     ]
-    return [answered(name, unit, note, question) for name, unit, note, question in wanted]
-
-
-def _several(call: str, *args: object) -> list[float]:
-    """A list of NVML that is not empty."""
-    found = [float(one) for one in ask(call, *args)]
-    if not found:
-        raise NotSupported(f"{call} tells of none")
-    return found
 
 
 def nvml_calls(driver: NvmlDriver, device: NvmlDevice) -> dict[str, Callable[[], object]]:
@@ -255,28 +237,25 @@ def nvml_calls(driver: NvmlDriver, device: NvmlDevice) -> dict[str, Callable[[],
         device: the GPU.
     """
     handle = device.handle
-    power_fields = [
-        (i.field, i.scope) for i in CANDIDATES if i.field is not None and i.scope is not None
-    ]
-    found: dict[str, Callable[[], object]] = {
+    power_fields = {
+        slug(i): (i.field, i.scope)
+        for i in CANDIDATES
+        if i.field is not None and i.scope is not None
+    }
+    return {
         "energy_counter": partial(ask, "nvmlDeviceGetTotalEnergyConsumption", handle),
         "field191_energy": partial(field, device, ENERGY_FIELD),
         "power_usage": partial(ask, "nvmlDeviceGetPowerUsage", handle),
-    }
-    for one in CANDIDATES:
-        if one.field is not None and one.scope is not None:
-            found[slug(one)] = partial(field, device, one.field, one.scope)
-    found |= {
-        "all_power_fields": partial(fields, device, power_fields),
+        **{name: partial(field, device, *one) for name, one in power_fields.items()},
+        "all_power_fields": partial(fields, device, list(power_fields.values())),
         "limiter_power_cap": partial(field, device, LIMITERS["power_cap"]),
         "all_limiters": partial(fields, device, [(id, 0) for id in LIMITERS.values()]),
-        "sm_clock": partial(ask, "nvmlDeviceGetClockInfo", handle, SM),
+        "sm_clock": partial(ask, "nvmlDeviceGetClockInfo", handle, DOMAINS["sm"]),
         "clock_event_reasons": partial(ask, "nvmlDeviceGetCurrentClocksThrottleReasons", handle),
         "temperature": partial(ask, "nvmlDeviceGetTemperature", handle, 0),
         "utilisation": partial(ask, "nvmlDeviceGetUtilizationRates", handle),
         "ecorl_power": partial(driver.power, device, CANDIDATES[:1]),
     }
-    return found
 
 
 def call_figures(
@@ -290,18 +269,18 @@ def call_figures(
         call: makes it.
         length_s: for how long it is repeated, s.
     """
-    shares = {"median_s": 0.5, "p90_s": 0.9, "p99_s": 0.99, "max_s": 1.0}
-    ids = {f"{BENCHMARK}.call.{name}.{kind}": share for kind, share in shares.items()}
+    stem, shares = f"{BENCHMARK}.call.{name}", {"median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    units = {f"{kind}_s": "s" for kind in shares}
     if not setting.has_room(length_s):
-        return [missing(id, "s", "no time left") for id in ids]
+        return missing_all(stem, units, "no time left")
     try:
         times_s = _times_s(call, length_s)
     except DriverError as error:
-        return [missing(id, "s", f"it answers {type(error).__name__} ({error})") for id in ids]
+        return missing_all(stem, units, f"it answers {type(error).__name__} ({error})")
     spread, note = {"n": len(times_s), "min": min(times_s)}, "one call, nothing runs on the GPU"
     return [
-        Figure(id, quantile(times_s, share), "s", MEASURED, spread, note=note)
-        for id, share in ids.items()
+        Figure(f"{stem}.{kind}_s", quantile(times_s, share), "s", MEASURED, spread, note=note)
+        for kind, share in shares.items()
     ]
 
 

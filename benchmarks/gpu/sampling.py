@@ -7,20 +7,21 @@ once a second and at the edges of stages, and as it did before, with every readi
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import Enum
 
-import psutil
-
-from benchmarks.gpu.figures import figure, window_facts
 from benchmarks.gpu.loads.bursts import Burner
 from benchmarks.gpu.run.setting import Measured, Setting
-from benchmarks.gpu.sensing.meter import EnergyMeter, Window
-from benchmarks.gpu.sensing.tracer import COUNTER, Order, Tracer
+from benchmarks.gpu.sensing.meter import CpuShare, EnergyMeter, Window, window_facts
+from benchmarks.gpu.sensing.tracer import COUNTER, Tracer
 from benchmarks.gpu.sensing.traces import counted_energy
-from benchmarks.harness.figures import Figure, Target, missing
-from ecorl.records import Provenance
+from benchmarks.harness.figures import MEASURED, Figure, Target, missing_all, repeated, single
+from ecorl.records import Provenance, StageEnergy
 
 BENCHMARK = "gpu_sampling"
+UNITS = dict.fromkeys(
+    ("cpu_share_idle", "cpu_share_loaded", "counter_error", "integral_error"), "1"
+)
 IDLE_S, WINDOW_S, FINE_S = 2.0, 4.0, 0.02
 KNOWN_S, STARTS_S = 0.6, 3.0
 """Time until a slow counter is known as one, and until an arm's processes are started and ended,
@@ -38,38 +39,14 @@ class Arm(Enum):
 
     NOW, BEFORE = "now", "before"
 
-    @property
-    def counter_interval_s(self) -> float:
-        """Shortest time between two readings of a slow counter, s; 0: with each of power."""
-        return 1.0 if self is Arm.NOW else 0.0
+    def meter(self, synchronize: Callable[[], None]) -> EnergyMeter:
+        """Make a meter that reads a slow counter so often.
 
-
-class CpuShare:
-    """CPU time of a process over wall-clock, from its making on.
-
-    Args:
-        pid: of the process; None where there is none.
-    """
-
-    def __init__(self, pid: int | None) -> None:
-        self._process = None if pid is None else psutil.Process(pid)
-        self._start_s, self._cpu_s = time.monotonic(), self._now_s()
-
-    def share(self) -> float | None:
-        """Share of one core so far; None where the process was not there all the time."""
-        now_s = self._now_s()
-        if now_s is None or self._cpu_s is None:
-            return None
-        return (now_s - self._cpu_s) / (time.monotonic() - self._start_s)
-
-    def _now_s(self) -> float | None:
-        if self._process is None:
-            return None
-        try:
-            times = self._process.cpu_times()
-        except psutil.Error:
-            return None
-        return float(times.user + times.system)
+        Args:
+            synchronize: as of `EnergyMeter`.
+        """
+        interval_s = 1.0 if self is Arm.NOW else 0.0  # 0: with each reading of power
+        return EnergyMeter(synchronize, counter_interval_s=interval_s)
 
 
 def share_figure(
@@ -83,10 +60,23 @@ def share_figure(
         target: that it should meet; None for none.
         provenance: of the NVML calls that were paid for.
     """
-    if share is None:
-        return missing(id, "1", "the sampling process was not there all the time", target)
     note = "CPU time of the sampling process over wall-clock, of one core"
-    return Figure(id, share, "1", provenance, target=target, note=note)
+    why = "the sampling process was not there all the time"
+    return single(id, share, "1", note, why=why, provenance=provenance, target=target)
+
+
+def errors_of(energy: StageEnergy, truth_j: float | None) -> dict[str, float | None]:
+    """Share by which counter and integral of a window lie above the truth, None where not known.
+
+    Args:
+        energy: of the window.
+        truth_j: what was drawn over it, J.
+    """
+    energies_j = {"counter": energy.counter_energy_j, "integral": energy.integral_energy_j}
+    return {
+        kind: None if energy_j is None or not truth_j else energy_j / truth_j - 1.0
+        for kind, energy_j in energies_j.items()
+    }
 
 
 def measure(setting: Setting) -> Measured:
@@ -107,9 +97,7 @@ def measure(setting: Setting) -> Measured:
             config[arm.value], made = _arm(setting, burner, arm, (idle_s, window_s))
             figures += made
         else:
-            names = ("cpu_share_idle", "cpu_share_loaded", "counter_error", "integral_error")
-            figures += [missing(f"{BENCHMARK}.{arm.value}.{name}", "1", "no time left")
-                        for name in names]  # fmt: skip
+            figures += missing_all(f"{BENCHMARK}.{arm.value}", UNITS, "no time left")
     return config, figures
 
 
@@ -118,7 +106,7 @@ def _arm(
 ) -> tuple[dict[str, object], list[Figure]]:
     """Facts and figures of one arm: an idle window, and one beside a load."""
     stem, (idle_s, window_s) = f"{BENCHMARK}.{arm.value}", lengths_s
-    with EnergyMeter(setting.synchronize, counter_interval_s=arm.counter_interval_s) as meter:
+    with arm.meter(setting.synchronize) as meter:
         time.sleep(KNOWN_S)
         clock = CpuShare(meter.sampler.pid)
         idle = meter.idle(idle_s)
@@ -127,11 +115,11 @@ def _arm(
         loaded, errors = _loaded(meter, burner, window_s)
         shares["loaded"] = clock.share()
     figures = [
-        share_figure(f"{stem}.cpu_share_{load}", share, None, Provenance.MEASURED)
+        share_figure(f"{stem}.cpu_share_{load}", share, None, MEASURED)
         for load, share in shares.items()
     ]
     note = f"energy of {window_s:g} s of random bursts over that of a counter read closely, less 1"
-    figures += [figure(f"{stem}.{kind}_error", [error], "1", note)
+    figures += [repeated(f"{stem}.{kind}_error", [error], "1", note)
                 for kind, error in errors.items()]  # fmt: skip
     return {**window_facts([idle, loaded]), "errors": errors}, figures
 
@@ -140,17 +128,10 @@ def _loaded(
     meter: EnergyMeter, burner: Burner, length_s: float
 ) -> tuple[Window, dict[str, float | None]]:
     """A window of bursts, and how far its two energies lie from a counter that is read closely."""
-    with Tracer(Order(meter.device.uuid, (), FINE_S)) as tracer:
+    with Tracer(meter.device.uuid, (), FINE_S) as tracer:
         time.sleep(0.3)  # the counter has changed before the window begins
         window = meter.once(lambda: burner.restless(length_s))
         time.sleep(0.3)
     energy = window.energy
     truth_j = counted_energy(tracer.trace.points[COUNTER], energy.t_start_s, energy.t_end_s)
-
-    def error(energy_j: float | None) -> float | None:
-        return None if energy_j is None or not truth_j else energy_j / truth_j - 1.0
-
-    return window, {
-        "counter": error(energy.counter_energy_j),
-        "integral": error(energy.integral_energy_j),
-    }
+    return window, errors_of(energy, truth_j)

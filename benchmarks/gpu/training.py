@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,41 +19,44 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.figures import power_figure, window_facts
-from benchmarks.gpu.loads.grpo import FULL, GrpoTraining, free, logged
-from benchmarks.gpu.loads.training_runs import (
-    ATTACHED,
-    BENCHMARK,
+from benchmarks.gpu.attached import ATTACHED, PLAIN, in_turns
+from benchmarks.gpu.loads.grpo import (
     BLOCK_STEPS,
-    PLAIN,
+    FULL,
     WARM_UP,
+    GrpoTraining,
     Run,
-    Runs,
     attached_config,
+    free,
 )
-from benchmarks.gpu.run.attempts import attempt, reason
-from benchmarks.gpu.run.setting import Measured, Setting
-from benchmarks.gpu.sensing.meter import EnergyMeter
-from benchmarks.gpu.sensing.tracer import COUNTER, Order, Tracer
-from benchmarks.gpu.sensing.traces import TracePoint, counted_energy
-from benchmarks.gpu.training_figures import (
-    COST_UNITS,
-    cost_figures,
-    lacking,
-    stage_figures,
-    stage_units,
+from benchmarks.gpu.run.setting import Measured, Setting, attempt, reason
+from benchmarks.gpu.sensing.meter import EnergyMeter, power_figure, window_facts
+from benchmarks.gpu.sensing.traces import counted_energy
+from benchmarks.harness.figures import (
+    MEASURED,
+    Figure,
+    missing,
+    missing_all,
+    over,
+    repeated_all,
+    single,
 )
 from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.tokens_per_joule.reading.quality import WindowEnergy, window_energy
+from ecorl.bench.tokens_per_joule.reading.quality import WindowEnergy, window_energy
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
-from ecorl.records import Provenance
+from ecorl.records import Stage
 from ecorl.report import build_report, read_config
+from ecorl.report.energy.windows import step_windows
+from ecorl.report.energy.model import Cause, StageRow
+from ecorl.report.energy.stages import stage_rows
 from ecorl.report.energy.windows import step_windows
 from ecorl.report.render.page import render_html
 from roll_adapters.trl.inputs.quiet import quiet
 
+BENCHMARK = "gpu_training"
 PAGE = "gpu_training.html"
 
 EQUAL_STEPS = 3
@@ -70,6 +72,27 @@ reading takes some milliseconds of a processor."""
 
 NO_TIME = "no time left"
 
+STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
+BESIDE = "beside"
+"""What the GPU drew beside the executions of stages: waits, logs, the framework's own work."""
+
+COST_UNITS = {
+    "plain_step_s": "s", "attached_step_s": "s", "extra_step_s": "s", "step_ratio": "1",
+    "plain_step_j": "J", "attached_step_j": "J", "energy_ratio": "1",
+}  # fmt: skip
+PART_UNITS = {"energy_j": "J", "time_s": "s", "power_w": "W", "energy_share": "1"}
+TOKEN_UNITS = {"n_tokens": "token", "tokens_per_j": "token/J"}
+WHOLE_UNITS = {"step_energy_j": "J", "step_time_s": "s", "power_w": "W", "tokens_per_j": "token/J"}
+STAGE_UNITS = {
+    **{f"{stage}.{k}": u for stage in (*STAGES, BESIDE) for k, u in PART_UNITS.items()},
+    **{f"{stage}.{k}": u for stage in STAGES for k, u in TOKEN_UNITS.items()},
+    **WHOLE_UNITS,
+}
+"""Units of the figures of stages and of whole steps, by the figure's name."""
+
+lacking = partial(missing_all, BENCHMARK)
+"""Makes figures that could not be measured, of their units by name and of the reason."""
+
 
 def measure(setting: Setting) -> Measured:
     """Measure the training.
@@ -80,14 +103,25 @@ def measure(setting: Setting) -> Measured:
     # Read when CUDA starts: without it products of matrices may differ from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with tempfile.TemporaryDirectory(prefix="ecorl-gpu-training-") as name, quiet():
-        folder = Path(name)
-        runs = Runs(GrpoTraining(setting, folder / "policy", FULL, torch.bfloat16), folder, setting)
-        idle, uuid, config = _idle(runs)
-        figures = [idle]
+        runs = GrpoTraining(setting, Path(name), FULL, torch.bfloat16)
+        trainer = runs.trainer(1)
+        with EnergyMeter(setting.synchronize) as meter:
+            idle = meter.idle(REHEARSED_IDLE_S if setting.is_rehearsal else IDLE_S)
+            gpu = meter.device
+        del trainer
+        free(setting)
+        config: dict[str, object] = {
+            "gpu": gpu.name,
+            "training": runs.size.facts(),
+            "warm_up_steps": WARM_UP,
+            "idle": window_facts([idle]),
+        }
+        note = "policy, reference and reward model are loaded, nothing runs"
+        figures = [power_figure(f"{BENCHMARK}.idle_w", idle, note)]
         for what, section, units in (
             ("plain and attached from one seed", equal_bits, {"equal_bits": "1"}),
-            ("joules by stage", stage_energies, stage_units()),
-            ("what attaching costs", partial(attaching_cost, uuid=uuid), COST_UNITS),
+            ("joules by stage", stage_energies, STAGE_UNITS),
+            ("what attaching costs", partial(attaching_cost, uuid=gpu.uuid), COST_UNITS),
         ):
             setting.tell(what)
             facts, found = _guarded(section, units, runs)
@@ -96,7 +130,9 @@ def measure(setting: Setting) -> Measured:
     return config, figures
 
 
-def _guarded(section: Callable[[Runs], Measured], units: Mapping[str, str], runs: Runs) -> Measured:
+def _guarded(
+    section: Callable[[GrpoTraining], Measured], units: Mapping[str, str], runs: GrpoTraining
+) -> Measured:
     """A section's result; where it fails its figures are missing, and the others go on."""
     result, error = attempt(lambda: section(runs))
     if result is not None:
@@ -107,29 +143,10 @@ def _guarded(section: Callable[[Runs], Measured], units: Mapping[str, str], runs
     return {}, lacking(units, why)
 
 
-def _idle(runs: Runs) -> tuple[Figure, str, dict[str, object]]:
-    """Power with the models loaded and nothing running, the GPU's UUID, and the first settings."""
-    setting = runs.setting
-    trainer = runs.training.trainer(1)
-    with EnergyMeter(setting.synchronize) as meter:
-        window = meter.idle(REHEARSED_IDLE_S if setting.is_rehearsal else IDLE_S)
-        uuid = meter.device.uuid
-        config: dict[str, object] = {
-            "gpu": meter.device.name,
-            "training": runs.training.size.facts(),
-            "warm_up_steps": WARM_UP,
-            "idle": window_facts([window]),
-        }
-    del trainer
-    free(setting)
-    note = "policy, reference and reward model are loaded, nothing runs"
-    return power_figure(f"{BENCHMARK}.idle_w", window, note), uuid, config
-
-
 # ---------------------------------------------------------------- equal bits
 
 
-def equal_bits(runs: Runs) -> Measured:
+def equal_bits(runs: GrpoTraining) -> Measured:
     """Train plain and attached from one seed, and compare all that is logged and all weights.
 
     Args:
@@ -139,7 +156,7 @@ def equal_bits(runs: Runs) -> Measured:
     plain, unfixed = _first_plain(runs)
     again: Run | None = None
     with _deterministic(warn_only=unfixed is not None):
-        other = runs.run(EQUAL_STEPS, attached_config(), "equal-attached", weights=True)
+        other = runs.run(EQUAL_STEPS, attached_config(BENCHMARK), "equal-attached", weights=True)
         is_equal = _same(plain, other)
         if not is_equal and runs.setting.has_room(1.2 * other.wall_s + runs.closing_s):
             again = runs.run(EQUAL_STEPS, None, "equal", weights=True)
@@ -161,11 +178,10 @@ def equal_bits(runs: Runs) -> Measured:
     note = (
         f"1: logs and weights after {EQUAL_STEPS} steps are equal to the last bit, 0: they differ"
     )
-    found = Figure(id, float(is_equal), "1", Provenance.MEASURED, note=note)
-    return {"equal_bits": facts}, [found]
+    return {"equal_bits": facts}, [Figure(id, float(is_equal), "1", MEASURED, note=note)]
 
 
-def _first_plain(runs: Runs) -> tuple[Run, str | None]:
+def _first_plain(runs: GrpoTraining) -> tuple[Run, str | None]:
     """A plain run, and what PyTorch has no fixed order for, where it says so."""
     try:
         with _deterministic(warn_only=False):
@@ -210,16 +226,16 @@ def _same(one: Run, other: Run) -> bool:
 # ---------------------------------------------------------------- joules by stage
 
 
-def stage_energies(runs: Runs) -> Measured:
+def stage_energies(runs: GrpoTraining) -> Measured:
     """Train an attached block, read the joules of its stages from its record, and keep its report.
 
     Args:
         runs: trains.
     """
     # At each edge of a short stage the counter is interpolated between its two readings around it.
-    config = attached_config(interval_s=0.05, counter_interval_s=0.0)
+    config = attached_config(BENCHMARK, interval_s=0.05, counter_interval_s=0.0)
     if not runs.has_room(1):
-        return {}, lacking(stage_units(), NO_TIME)
+        return {}, lacking(STAGE_UNITS, NO_TIME)
     run = runs.block(config, "stages")
     run_dir = runs.folder / "stages"
     with LedgerReader(run_dir) as reader:
@@ -227,12 +243,9 @@ def stage_energies(runs: Runs) -> Measured:
         write_whole(runs.setting.folder / PAGE, render_html(build_report(reader, known)))
         reader = reader.short_ids()
         drawn = window_energy(reader, step_windows(reader, WARM_UP), None)
-    facts = {"steps": BLOCK_STEPS, "step_s": run.step_s, **_record_facts(drawn)}
-    return {"stages": facts}, stage_figures(drawn)
-
-
-def _record_facts(drawn: WindowEnergy) -> dict[str, object]:
-    return {
+    facts = {
+        "steps": BLOCK_STEPS,
+        "step_s": run.step_s,
         "spans_s": list(drawn.evidence.spans.values()),
         "energy_j": None if drawn.machine is None else drawn.machine.energy_j,
         "by_cause_j": None if drawn.machine is None else drawn.machine.by_cause,
@@ -245,33 +258,91 @@ def _record_facts(drawn: WindowEnergy) -> dict[str, object]:
             for r in (row.result for row in drawn.evidence.executions)
         ],
     }  # fmt: skip
+    return {"stages": facts}, stage_figures(drawn)
+
+
+def stage_figures(drawn: WindowEnergy) -> list[Figure]:
+    """Figures of each stage, of what lies beside the stages, and of whole steps.
+
+    Args:
+        drawn: energy of the measured steps.
+    """
+    machine = drawn.machine
+    rows = {row.stage: row for row in stage_rows(drawn.evidence.executions)}
+    if machine is None or machine.at_least or not set(STAGES) <= set(rows):
+        why = "; ".join(drawn.spent.gaps) or "the record lacks a stage or the energy of the GPU"
+        return lacking(STAGE_UNITS, why)
+    n_steps = len({row.result.iteration for row in drawn.evidence.executions})
+    n_new, whole_j = rows[Stage.GENERATION].n_output_tokens, machine.energy_j
+    staged = {str(cause) for cause in (Cause.GENERATION, Cause.SCORING, Cause.TRAINING)}
+    beside_j = sum(j for cause, j in machine.by_cause.items() if cause not in staged)
+    beside_s = drawn.time_s - sum(rows[stage].time_s or 0.0 for stage in STAGES)
+    found = [f for stage in STAGES for f in _of_stage(rows[stage], whole_j, n_steps, n_new)]
+    how = "drawn between the executions of stages"
+    found += _part(BESIDE, beside_j, beside_s, whole_j, n_steps, how)
+    per_step: dict[str, float | None] = {
+        "step_energy_j": whole_j / n_steps,
+        "step_time_s": drawn.time_s / n_steps,
+        "power_w": whole_j / drawn.time_s,
+        "tokens_per_j": n_new / whole_j if whole_j else None,
+    }
+    note = f"{n_steps} attached steps, all energy of the GPU; tokens are those generated"
+    return found + [_told(name, value, note) for name, value in per_step.items()]
+
+
+def _of_stage(row: StageRow, whole_j: float, n_steps: int, n_new: int) -> list[Figure]:
+    name, energy_j = str(row.stage), row.energy_j
+    if energy_j is None or row.time_s is None or row.n_with_energy < row.n_calls:
+        units = {f"{name}.{key}": unit for key, unit in (PART_UNITS | TOKEN_UNITS).items()}
+        return lacking(units, "the energy of an execution is not known")
+    calls = f"{row.n_calls} executions, {row.n_interpolated} of them between two readings"
+    return [
+        *_part(name, energy_j, row.time_s, whole_j, n_steps, calls),
+        _told(f"{name}.n_tokens", row.n_tokens / n_steps, "computed by the stage in a step"),
+        _told(f"{name}.tokens_per_j", n_new / energy_j if energy_j else None,
+              "tokens that generation gave, over the energy of this stage"),
+    ]  # fmt: skip
+
+
+def _part(
+    name: str, energy_j: float, time_s: float, whole_j: float, n_steps: int, how: str
+) -> list[Figure]:
+    values: dict[str, float | None] = {
+        "energy_j": energy_j / n_steps,
+        "time_s": time_s / n_steps,
+        "power_w": energy_j / time_s if time_s > 0 else None,
+        "energy_share": energy_j / whole_j if whole_j else None,
+    }
+    note = f"a step, mean of {n_steps}; {how}"
+    return [_told(f"{name}.{key}", value, note) for key, value in values.items()]
+
+
+def _told(name: str, value: float | None, note: str) -> Figure:
+    why = "no time or energy was read"
+    return single(f"{BENCHMARK}.{name}", value, STAGE_UNITS[name], note, why=why)
 
 
 # ---------------------------------------------------------------- what attaching costs
 
 
-def attaching_cost(runs: Runs, uuid: str) -> Measured:
+def attaching_cost(runs: GrpoTraining, uuid: str) -> Measured:
     """Train plain and attached blocks in turns, as many as there is time for.
 
     Args:
         runs: trains.
         uuid: of the GPU.
     """
-    n_pairs = REHEARSED_PAIRS if runs.setting.is_rehearsal else MAX_PAIRS
-    blocks: dict[str, list[Run]] = {PLAIN: [], ATTACHED: []}
-    configs = {PLAIN: None, ATTACHED: attached_config()}
-    with Tracer(Order(uuid, (), COUNTER_S)) as tracer:
-        time.sleep(0.3)  # the counter has changed before the first block begins
-        for number, order in enumerate(balanced_order((PLAIN, ATTACHED), n_pairs)):
-            if not runs.has_room(2):
-                break
-            for arm in order:
-                blocks[arm].append(runs.block(configs[arm], f"{arm}-{number}"))
-        time.sleep(0.3)
+    configs = {PLAIN: None, ATTACHED: attached_config(BENCHMARK)}
+    blocks, points = in_turns(
+        lambda arm, number: runs.block(configs[arm], f"{arm}-{number}"), uuid,
+        REHEARSED_PAIRS if runs.setting.is_rehearsal else MAX_PAIRS, COUNTER_S,
+        lambda: runs.has_room(2),
+    )  # fmt: skip
     if not blocks[PLAIN]:
         return {}, lacking(COST_UNITS, NO_TIME)
-    points = tracer.trace.points.get(COUNTER, [])
-    energies = {arm: [_energy_j(points, run) for run in found] for arm, found in blocks.items()}
+    energies = {
+        arm: [counted_energy(points, *run.span_s) for run in found] for arm, found in blocks.items()
+    }
     facts = {
         "pairs": len(blocks[PLAIN]),
         "steps_of_a_block": BLOCK_STEPS,
@@ -283,16 +354,47 @@ def attaching_cost(runs: Runs, uuid: str) -> Measured:
     return {"attaching": facts}, cost_figures(blocks, energies)
 
 
-def _energy_j(points: Sequence[TracePoint], run: Run) -> float | None:
-    return counted_energy(points, *run.span_s)
-
-
 def _block_facts(found: Sequence[Run], energies: Sequence[float | None]) -> dict[str, object]:
     return {
         "spans_s": [list(run.span_s) for run in found],
         "energy_j": list(energies),
         "step_s": [run.step_s for run in found],
-        "rewards": [logged(run.rows, "reward") for run in found],
-        "losses": [logged(run.rows, "loss") for run in found],
+        "rewards": [run.logged("reward") for run in found],
+        "losses": [run.logged("loss") for run in found],
         "wall_s": [run.wall_s for run in found],
     }
+
+
+def cost_figures(
+    blocks: Mapping[str, Sequence[Run]], energies: Mapping[str, Sequence[float | None]]
+) -> list[Figure]:
+    """Time and energy of a step in both arms, and their ratios.
+
+    Args:
+        blocks: by arm, in pairs.
+        energies: of the blocks, J; None where it is not known.
+    """
+    steps = {arm: [s for run in found for s in run.step_s] for arm, found in blocks.items()}
+    joules = {arm: [None if j is None else j / BLOCK_STEPS for j in found]
+              for arm, found in energies.items()}  # fmt: skip
+    pairs_s = list(zip(steps[ATTACHED], steps[PLAIN], strict=True))
+    pairs_j = zip(joules[ATTACHED], joules[PLAIN], strict=True)
+    values: dict[str, Sequence[float | None]] = {
+        "plain_step_s": steps[PLAIN],
+        "attached_step_s": steps[ATTACHED],
+        "extra_step_s": [a - p for a, p in pairs_s],
+        "step_ratio": [a / p for a, p in pairs_s],
+        "plain_step_j": joules[PLAIN],
+        "attached_step_j": joules[ATTACHED],
+        "energy_ratio": [over(a, p) for a, p in pairs_j],
+    }
+    pairs = (
+        f"pairs of blocks of {BLOCK_STEPS} steps in turns: {len(blocks[PLAIN])}; a process beside "
+        "both arms reads the counter all along"
+    )
+    notes = dict.fromkeys(COST_UNITS, f"a step; {pairs}") | {
+        "extra_step_s": f"attached less plain, the same step of a pair; {pairs}",
+        "step_ratio": f"attached over plain, the same step of a pair; {pairs}",
+        "energy_ratio": f"attached over plain, block by block; {pairs}",
+    }
+    return repeated_all(BENCHMARK, COST_UNITS, values, notes)

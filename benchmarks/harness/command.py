@@ -46,7 +46,17 @@ def run_benchmark(
         Exit code: 0; 1 or 2 for an error; 3 with ``--check`` when a target falls short.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
-    add_shared_options(parser)
+    parser.add_argument("--json", type=Path, metavar="PATH", help="where the result goes")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smaller pass; its figures have ids of their own"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help=f"exit {FALLS_SHORT} when a target falls short"
+    )
+    parser.add_argument(
+        "--box", dest="box_s", type=float, metavar="SECONDS",
+        help="stop repeating after this time; what is built first does not count",
+    )  # fmt: skip
     if options is not None:
         options(parser)
     for flag, said in (flags or {}).items():
@@ -80,24 +90,6 @@ def run_benchmark(
         print(f"written: {path}")
     short = any(figure.holds is False for figure in figures)
     return FALLS_SHORT if chosen.check and short else 0
-
-
-def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options ``--json``, ``--quick``, ``--check`` and ``--box``."""
-    parser.add_argument("--json", type=Path, metavar="PATH", help="where the result goes")
-    parser.add_argument(
-        "--quick", action="store_true", help="a smaller pass; its figures have ids of their own"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help=f"exit {FALLS_SHORT} when a target falls short"
-    )
-    parser.add_argument(
-        "--box",
-        dest="box_s",
-        type=float,
-        metavar="SECONDS",
-        help="stop repeating after this time; what is built first does not count",
-    )
 
 
 def default_path(name: str, slug: str) -> Path:

@@ -54,7 +54,8 @@ def run_to_end(
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
     process = subprocess.Popen(command, cwd=cwd, env=env, stderr=stderr, start_new_session=True)
     try:
-        while not _has_ended(process):
+        # It is not reaped: until then no other process can get its id, which is the session's too.
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return None
             time.sleep(_POLL_S)
@@ -75,14 +76,6 @@ def sigterm_as_exit() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Tell whether the process has ended, without reaping it.
-
-    Until it is reaped no other process can get its id, which is that of the session as well.
-    """
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end_all(process: subprocess.Popen[bytes], grace_s: float) -> None:
@@ -119,7 +112,9 @@ def _signal_until_gone(
         alive = [one for one in found.values() if _is_alive(one)]
         for one in alive:
             if one.pid not in told:
-                _send(one, number)
+                # psutil compares the start time: an id that was given anew gets no signal.
+                with contextlib.suppress(psutil.Error):
+                    one.send_signal(number)
         told |= {one.pid for one in alive}
         if not alive or time.monotonic() >= deadline_s:
             return
@@ -139,9 +134,3 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    # psutil compares the start time first: an id that was given anew gets no signal.
-    with contextlib.suppress(psutil.Error):
-        process.send_signal(number)

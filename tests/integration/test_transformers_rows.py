@@ -27,7 +27,8 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
-from roll_adapters.transformers_hooks import EcorlCallback, attach  # noqa: E402
+from roll_adapters.transformers_hooks import attach
+from roll_adapters.transformers.callback import EcorlCallback
 
 SHAPE = {
     "vocab_size": 96, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,

@@ -6,15 +6,59 @@ the full length: what ends early in a real rollout would leave the batch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from benchmarks.gpu.loads.llama import EAGER, Llama, Pieces, fused
+from ecorl.errors import DriverTimeout
 
 BUCKET = 64
 """Tokens by which the part of the cache that a step reads grows: one graph for each."""
+
+PATIENCE_S = 20.0
+"""Longest time, s, that work is waited for: on a part of the processors a kernel that counts on
+all of them could stand still."""
+
+
+def wait_patiently() -> None:
+    """Wait for all work of the current stream.
+
+    Raises:
+        DriverTimeout: when it has not ended within `PATIENCE_S`.
+    """
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    until_s = time.monotonic() + PATIENCE_S
+    while not event.query():  # type: ignore[no-untyped-call]
+        if time.monotonic() > until_s:
+            raise DriverTimeout(f"work on the GPU has not ended within {PATIENCE_S:g} s")
+        time.sleep(5e-5)
+
+
+def captured(call: Callable[[], object], stream: torch.cuda.Stream | None) -> Callable[[], None]:
+    """Capture a call as a CUDA graph; returns what replays it on the stream that is current then.
+
+    Args:
+        call: launches what is captured; it is called thrice.
+        stream: on which it is captured: its kernels run on this stream's processors; None: any.
+
+    Raises:
+        DriverTimeout: when the call does not end.
+    """
+    if stream is None:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):  # libraries set themselves up at the first call
+            call()
+        wait_patiently()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph.replay
 
 
 class Generator:
@@ -26,17 +70,30 @@ class Generator:
         n_new: tokens that each row gets.
         graphs: whether a step is captured as a CUDA graph, with what lies between its matrix
             products fused; else each operation is launched by itself.
+        noise: whether the cache holds noise in place of the prompts. Filling it costs no pass over
+            them, so that the largest batches are measured too, and its numbers are of the size
+            that keys and values of random weights have.
+        stream: on which steps are captured, and are to be replayed; None: any.
 
     Attributes:
         output: the tokens of the last batch, ``[n_rows, n_new] int64``.
     """
 
-    def __init__(self, model: Llama, prompts: Tensor, n_new: int, *, graphs: bool) -> None:
-        self._model, self._prompts, self._n_new = model, prompts, n_new
+    def __init__(
+        self,
+        model: Llama,
+        prompts: Tensor,
+        n_new: int,
+        *,
+        graphs: bool,
+        noise: bool = False,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._model, self._prompts, self._n_new, self._noise = model, prompts, n_new, noise
         n_rows, self._n_prompt = prompts.shape
         # Attention with a mask wants lengths that are multiples of 8.
-        self._length = -(-(self._n_prompt + n_new) // BUCKET) * BUCKET
-        self._cache = model.new_cache(n_rows, self._length)
+        length = -(-(self._n_prompt + n_new) // BUCKET) * BUCKET
+        self._cache = model.new_cache(n_rows, length)
         device = prompts.device
         self._tokens = torch.zeros(n_rows, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
@@ -45,9 +102,12 @@ class Generator:
         self._steps: dict[int, Callable[[], None]] = {}
         with torch.inference_mode():
             self.prefill()
-            for seen in range(BUCKET, self._length + 1, BUCKET):
+            for seen in range(BUCKET, length + 1, BUCKET):
                 if seen > self._n_prompt:
-                    self._steps[seen] = self._captured(seen) if graphs else self._step(seen, EAGER)
+                    step = self._step(seen, fused() if graphs else EAGER)
+                    self._position.fill_(self._n_prompt)
+                    self._slot.fill_(0)
+                    self._steps[seen] = captured(step, stream) if graphs else step
 
     @property
     def n_decoded(self) -> int:
@@ -62,16 +122,25 @@ class Generator:
     @torch.inference_mode()
     def prefill(self) -> None:
         """Compute the prompts and sample the first token of each row."""
-        first = _sampled(self._model.prefill(self._prompts, self._cache))
+        if self._noise:
+            self._cache.normal_()
+            first = self._prompts[:, -1]
+        else:
+            first = _sampled(self._model.prefill(self._prompts, self._cache))
+            self.output[:, 0] = first
         self._tokens.copy_(first)
-        self.output[:, 0] = first
 
     @torch.inference_mode()
-    def decode(self) -> None:
-        """Sample all tokens after the first, on the prompts that are in the cache."""
+    def decode(self, n_steps: int | None = None) -> None:
+        """Sample tokens after the first, on the prompts that are in the cache.
+
+        Args:
+            n_steps: tokens of each row; None: all.
+        """
         self._position.fill_(self._n_prompt)
         self._slot.fill_(1)
-        for position in range(self._n_prompt, self._n_prompt + self._n_new - 1):
+        n_steps = self._n_new - 1 if n_steps is None else n_steps
+        for position in range(self._n_prompt, self._n_prompt + n_steps):
             self._steps[(position // BUCKET + 1) * BUCKET]()
 
     def _step(self, seen: int, pieces: Pieces) -> Callable[[], None]:
@@ -84,23 +153,6 @@ class Generator:
             self._slot.add_(1)
 
         return step
-
-    def _captured(self, seen: int) -> Callable[[], None]:
-        step = self._step(seen, fused())
-        self._position.fill_(self._n_prompt)
-        self._slot.fill_(0)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # libraries set themselves up at the first call
-                step()
-                self._position.fill_(self._n_prompt)
-                self._slot.fill_(0)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-        return graph.replay
 
 
 @torch.inference_mode()

@@ -11,34 +11,25 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    LlamaConfig,
-    PreTrainedTokenizerFast,
-    PrinterCallback,
-    ProgressCallback,
-    TrainerCallback,
-)
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.gpu.run.setting import Setting
-from ecorl.config import Config
+from ecorl.config import Config, validate_config
 from ecorl.devices.llama import model_shape
-from ecorl.records import ModelShape
 from ecorl.runtime.training import TrainingSide
 from roll_adapters.trl import attach as attaching
-from roll_adapters.trl.attachment import TrlAttachment
 from roll_adapters.trl.description import training_side
 
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -48,6 +39,12 @@ LOGGED = ("loss", "reward", "reward_std", "kl", "entropy", "grad_norm")
 """What is kept of the trainer's own log of each step."""
 
 SEED = 7
+
+WARM_UP, BLOCK_STEPS = 1, 3
+"""Steps of a block that are not measured, and those that are."""
+
+CLOSING_S, REHEARSED_CLOSING_S = 5.0, 0.5
+"""Time that is kept for reports and the last figures, s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,6 @@ class TrainingSize:
     n_at_once: int
     n_prompt: int
     n_new: int
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of a step, prompts included."""
-        return self.n_rows * (self.n_prompt + self.n_new)
 
     def facts(self) -> dict[str, object]:
         """Describe the training, for the settings of a result."""
@@ -112,7 +104,7 @@ def make_tokenizer(vocab_size: int) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
     pad, bos, eos = SPECIAL
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=pad, bos_token=bos, eos_token=eos,
         padding_side="left",
     )  # fmt: skip
@@ -124,38 +116,132 @@ def _character(token: int) -> str:
     return chr(0xF0000 + 0x10000 * plane + place)
 
 
-def random_prompts(size: TrainingSize, n_prompts: int) -> list[str]:
-    """Draw prompts of random tokens.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training that is over.
 
-    Args:
-        size: of the training.
-        n_prompts: how many.
+    Attributes:
+        rows: what the trainer logged of each step.
+        ends_s: end of each step, monotonic s.
+        weights: of the policy at the end; empty where they were not asked for.
+        start_s: when the trainer began to be made, monotonic s.
+        wall_s: of all of it, s.
     """
-    vocab_size = model_shape(size.policy).vocab_size
-    rng = np.random.default_rng(SEED)
-    tokens = rng.integers(len(SPECIAL), vocab_size, (n_prompts, size.n_prompt))
-    return ["".join(_character(int(token)) for token in row) for row in tokens]
+
+    rows: list[dict[str, float]]
+    ends_s: list[float]
+    weights: list[torch.Tensor]
+    start_s: float
+    wall_s: float
+
+    @property
+    def spans_s(self) -> list[tuple[float, float]]:
+        """Begin and end of each step behind the warm-up, monotonic s."""
+        return list(pairwise(self.ends_s[WARM_UP - 1 :]))
+
+    @property
+    def step_s(self) -> list[float]:
+        """Time of each step behind the warm-up, s."""
+        return [end_s - begin_s for begin_s, end_s in self.spans_s]
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """Begin and end of the steps behind the warm-up, monotonic s."""
+        return self.ends_s[WARM_UP - 1], self.ends_s[-1]
+
+    def logged(self, key: str) -> list[float | None]:
+        """One logged value by step; None where it is no number, which JSON does not know.
+
+        Args:
+            key: one of `LOGGED`.
+        """
+        return [row[key] if math.isfinite(row[key]) else None for row in self.rows]
 
 
 class GrpoTraining:
-    """Makes equal trainers, one after the other.
+    """Makes equal trainers, one after the other, and runs them.
 
     Args:
         setting: of the part.
-        folder: for the policy, which TRL reads again as the reference; nothing else is kept there.
+        folder: for the policy, which TRL reads again as the reference, and for records.
         size: of the training; a rehearsal has one of its own.
         dtype: of the policy's weights. The reference and the reward model are in BF16.
+
+    Attributes:
+        closing_s: time that is kept for what follows the trainings, s.
     """
 
     def __init__(
         self, setting: Setting, folder: Path, size: TrainingSize, dtype: torch.dtype
     ) -> None:
         self.size = REHEARSED if setting.is_rehearsal else size
-        self._setting, self._folder, self._dtype = setting, folder, dtype
-        self._tokenizer = make_tokenizer(model_shape(self.size.policy).vocab_size)
-        self._prompts = random_prompts(self.size, 256)
-        _random_model(AutoModelForCausalLM, self.size.policy, setting.device, torch.bfloat16,
-                      self.size).save_pretrained(folder)  # fmt: skip
+        self.setting, self.folder, self._dtype = setting, folder, dtype
+        self.closing_s = REHEARSED_CLOSING_S if setting.is_rehearsal else CLOSING_S
+        self._run_s = self._block_s = 0.0
+        rng, vocab_size = np.random.default_rng(SEED), model_shape(self.size.policy).vocab_size
+        self._tokenizer = make_tokenizer(vocab_size)
+        tokens = rng.integers(len(SPECIAL), vocab_size, (256, self.size.n_prompt))
+        self._prompts = ["".join(_character(int(token)) for token in row) for row in tokens]
+        reference = self._model(transformers.AutoModelForCausalLM, self.size.policy, torch.bfloat16)
+        reference.save_pretrained(folder / "policy")
+
+    def run(
+        self,
+        n_steps: int,
+        config: Config | None,
+        name: str,
+        *,
+        prepare: Callable[[Any], object] = lambda trainer: None,
+        weights: bool = False,
+    ) -> Run:
+        """Train once, from the same seed each time.
+
+        Args:
+            n_steps: of the training.
+            config: with which ecorl is attached; None: it is not.
+            name: of the run's record.
+            prepare: changes the trainer before ecorl is attached.
+            weights: whether to keep the policy's weights.
+        """
+        start_s, setting, run_dir = time.monotonic(), self.setting, self.folder / name
+        trainer = self.trainer(n_steps)
+        prepare(trainer)
+        context = nullcontext() if config is None else attached(trainer, config, run_dir, setting)
+        with context:
+            clock = StepClock(setting)
+            trainer.add_callback(clock)
+            trainer.train()
+        kept = [p.detach().clone() for p in trainer.model.parameters()] if weights else []
+        del trainer, context
+        free(setting)
+        self._run_s = time.monotonic() - start_s
+        return Run(clock.rows, clock.ends_s, kept, start_s, self._run_s)
+
+    def block(
+        self,
+        config: Config | None,
+        name: str,
+        prepare: Callable[[Any], object] = lambda trainer: None,
+    ) -> Run:
+        """Train one block: the warm-up and the measured steps.
+
+        Args:
+            config: as of `run`.
+            name: of the run's record.
+            prepare: as of `run`.
+        """
+        found = self.run(WARM_UP + BLOCK_STEPS, config, name, prepare=prepare)
+        self._block_s = found.wall_s
+        return found
+
+    def has_room(self, n_blocks: int) -> bool:
+        """Whether so many blocks end in time, by the last one, else by the last run.
+
+        Args:
+            n_blocks: how many.
+        """
+        need_s = n_blocks * (self._block_s or self._run_s)
+        return self.setting.has_room(1.05 * need_s + self.closing_s)
 
     def trainer(self, n_steps: int) -> Any:
         """Make a trainer with models of its own; the same each time.
@@ -163,17 +249,10 @@ class GrpoTraining:
         Args:
             n_steps: that it is to train.
         """
-        size, device = self.size, self._setting.device
-        policy = _random_model(AutoModelForCausalLM, size.policy, device, self._dtype, size)
-        policy.config._name_or_path = str(self._folder)
-        reward = _random_model(
-            AutoModelForSequenceClassification,
-            size.reward,
-            device,
-            torch.bfloat16,
-            size,
-            num_labels=1,
-        )
+        policy = self._model(transformers.AutoModelForCausalLM, self.size.policy, self._dtype)
+        policy.config._name_or_path = str(self.folder / "policy")
+        kind: Any = transformers.AutoModelForSequenceClassification
+        reward = self._model(kind, self.size.reward, torch.bfloat16, num_labels=1)
         reward.config._name_or_path = "reward"
         trainer = GRPOTrainer(
             model=policy,
@@ -183,16 +262,16 @@ class GrpoTraining:
             processing_class=self._tokenizer,
             reward_processing_classes=[self._tokenizer],
         )
-        for callback in (PrinterCallback, ProgressCallback):
+        for callback in (transformers.PrinterCallback, transformers.ProgressCallback):
             trainer.remove_callback(callback)
         return trainer
 
     def _arguments(self, n_steps: int) -> Any:
         size = self.size
         return GRPOConfig(
-            output_dir=str(self._folder / "checkpoints"),
+            output_dir=str(self.folder / "checkpoints"),
             seed=SEED,
-            use_cpu=self._setting.is_rehearsal,
+            use_cpu=self.setting.is_rehearsal,
             bf16=True,
             # Of the reference, which TRL loads: else it has the type of the policy's weights.
             model_init_kwargs=None if self._dtype is torch.bfloat16 else {"dtype": "bfloat16"},
@@ -213,43 +292,30 @@ class GrpoTraining:
             disable_tqdm=True,
         )
 
-
-def _random_model(
-    kind: Any, name: str, device: torch.device, dtype: torch.dtype, size: TrainingSize, **extra: Any
-) -> Any:
-    """A Llama whose weights follow from the seed, made on its device."""
-    shape = model_shape(name)
-    torch.manual_seed(SEED)
-    with device:
-        return kind.from_config(llama_config(shape, size, **extra), dtype=dtype)
-
-
-def llama_config(shape: ModelShape, size: TrainingSize, **extra: Any) -> Any:
-    """Describe a model to transformers.
-
-    Args:
-        shape: of the model.
-        size: of the training.
-        **extra: further settings.
-    """
-    return LlamaConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.n_layers,
-        num_attention_heads=shape.n_heads,
-        num_key_value_heads=shape.n_kv_heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=size.n_prompt + size.n_new,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        **extra,
-    )
+    def _model(self, kind: Any, name: str, dtype: torch.dtype, **extra: Any) -> Any:
+        """A Llama whose weights follow from the seed, made on its device."""
+        shape = model_shape(name)
+        config = transformers.LlamaConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
+            num_hidden_layers=shape.n_layers,
+            num_attention_heads=shape.n_heads,
+            num_key_value_heads=shape.n_kv_heads,
+            head_dim=shape.head_dim,
+            max_position_embeddings=self.size.n_prompt + self.size.n_new,
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            **extra,
+        )
+        torch.manual_seed(SEED)
+        with self.setting.device:
+            return kind.from_config(config, dtype=dtype)
 
 
-class StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
+class StepClock(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not followed
     """Notes the end of each step and what the trainer logged of it.
 
     A step ends when its log is written, ecorl's part of it included, and the device has done all
@@ -276,26 +342,25 @@ class StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is not f
         self.ends_s.append(time.monotonic())
         self.rows.append({key: float(logs[key]) for key in LOGGED if key in logs})
 
-    @property
-    def spans_s(self) -> list[tuple[float, float]]:
-        """Begin and end of each step but the first, monotonic s."""
-        return list(zip(self.ends_s, self.ends_s[1:], strict=False))
 
-
-def logged(rows: Sequence[Mapping[str, float]], key: str) -> list[float | None]:
-    """One logged value by step; None where it is no number, which JSON does not know.
+def attached_config(name: str, *, gears: object = None, **nvml: float) -> Config:
+    """The config of a run to which ecorl is attached: all stages on the GPU path, power by NVML.
 
     Args:
-        rows: of a `StepClock`.
-        key: one of `LOGGED`.
+        name: of the run.
+        gears: table of the training stage's gears, if it has any.
+        **nvml: further settings of ``telemetry.gpu``.
     """
-    return [row[key] if math.isfinite(row[key]) else None for row in rows]
+    tables = {
+        "name": name,
+        "placement": {"policy": {"type": "static"}, "profile_both_paths": False},
+        "telemetry": {"gpu": {"type": "nvml", **nvml}},
+    }
+    return validate_config(tables if gears is None else {**tables, "gears": gears})
 
 
 @contextmanager
-def attached(
-    trainer: Any, config: Config, run_dir: Path, setting: Setting
-) -> Iterator[TrlAttachment]:
+def attached(trainer: Any, config: Config, run_dir: Path, setting: Setting) -> Iterator[None]:
     """Attach ecorl to a trainer for a block; the record ends with the training or the block.
 
     Args:
@@ -306,15 +371,14 @@ def attached(
             read as if it computed on the GPU.
     """
     module: Any = attaching
-    describe = module.training_side
     if setting.is_rehearsal:
         module.training_side = _as_on_gpu
     try:
         attachment = module.attach(trainer, config, run_dir=run_dir)
     finally:
-        module.training_side = describe
+        module.training_side = training_side
     try:
-        yield attachment
+        yield
     finally:
         attachment.detach()
 

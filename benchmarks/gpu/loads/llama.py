@@ -9,7 +9,6 @@ captured as a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -28,28 +27,6 @@ INIT_STD = 0.02
 """Standard deviation of the random weights, as Llama is initialised."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """Keys and values of all layers, each ``[n_layers, n_rows, n_kv_heads, length, head_dim]``."""
-
-    keys: Tensor
-    values: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class CachePlace:
-    """Where the token of a step lies.
-
-    Attributes:
-        position: in its row, ``[1] int64``.
-        mask: ``[1, 1, 1, seen]`` with 0 up to this position and minus infinity after it; only so
-            much of the cache is read.
-    """
-
-    position: Tensor
-    mask: Tensor
-
-
 Rope = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary embedding, each ``[length, head_dim]``."""
 
@@ -65,16 +42,6 @@ def turned(x: Tensor, rope: Rope) -> Tensor:
     return x * rope[0].to(x.dtype) + torch.cat((-second, first), -1) * rope[1].to(x.dtype)
 
 
-def normed(x: Tensor, weight: Tensor) -> Tensor:
-    """Normalise the last dimension by its root mean square.
-
-    Args:
-        x: ``[..., hidden]``.
-        weight: ``[hidden]``.
-    """
-    return F.rms_norm(x, (x.shape[-1],), weight, EPS)
-
-
 def added(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Add, and normalise the sum; returns both.
 
@@ -84,7 +51,7 @@ def added(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         weight: of the norm, ``[hidden]``.
     """
     total = x + y
-    return total, normed(total, weight)
+    return total, F.rms_norm(total, (total.shape[-1],), weight, EPS)
 
 
 def turned_pair(q: Tensor, k: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
@@ -121,18 +88,6 @@ def fused() -> Pieces:
     return Pieces(torch.compile(turned_pair), torch.compile(added), torch.compile(gated))
 
 
-class Norm(nn.Module):
-    """Root mean square normalisation."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
-        return normed(x, self.weight)
-
-
 class DecoderBlock(nn.Module):
     """One layer of the decoder.
 
@@ -145,7 +100,7 @@ class DecoderBlock(nn.Module):
         self._heads, self._kv_heads, self._dim = shape.n_heads, shape.n_kv_heads, shape.head_dim
         width, hidden = shape.n_heads * shape.head_dim, shape.hidden_size
         kv_width = shape.n_kv_heads * shape.head_dim
-        self.attention_norm, self.mlp_norm = Norm(hidden), Norm(hidden)
+        self.attention_norm, self.mlp_norm = (nn.RMSNorm(hidden, eps=EPS) for _ in range(2))
         self.q = nn.Linear(hidden, width, bias=False)
         self.k = nn.Linear(hidden, kv_width, bias=False)
         self.v = nn.Linear(hidden, kv_width, bias=False)
@@ -170,30 +125,31 @@ class DecoderBlock(nn.Module):
         return x + self.down(gated(self.gate(y), self.up(y))), k, v
 
     def step(
-        self, y: Tensor, rope: Rope, cached: tuple[Tensor, Tensor], at: CachePlace, pieces: Pieces
+        self, y: Tensor, rope: Rope, cached: Tensor, position: Tensor, mask: Tensor, pieces: Pieces
     ) -> Tensor:
         """Attend from one position; returns what is added to its state, ``[n_rows, 1, hidden]``.
 
         Args:
             y: its state, normalised, ``[n_rows, 1, hidden]``.
             rope: of this position.
-            cached: keys and values of the layer, ``[n_rows, n_kv_heads, length, head_dim]``.
-            at: the position, and how much of the cache is read.
+            cached: keys and values of the layer, ``[2, n_rows, n_kv_heads, length, head_dim]``.
+            position: in its row, ``[1] int64``.
+            mask: ``[1, 1, 1, seen]`` with 0 up to this position and minus infinity after it; only
+                so much of the cache is read.
             pieces: what lies between the products.
         """
         q, k, v = self._qkv(y)
         q, k = pieces.turned_pair(q, k, rope)
         keys, values = cached
-        keys.index_copy_(2, at.position, k)
-        values.index_copy_(2, at.position, v)
+        keys.index_copy_(2, position, k)
+        values.index_copy_(2, position, v)
         # The heads that share keys are queries of one head: so the keys are read once for all.
-        n_rows, group = len(y), self._heads // self._kv_heads
-        seen = at.mask.shape[-1]
+        n_rows, group, seen = len(y), self._heads // self._kv_heads, mask.shape[-1]
         mixed = F.scaled_dot_product_attention(
             q.reshape(n_rows, self._kv_heads, group, self._dim),
             keys[:, :, :seen],
             values[:, :, :seen],
-            attn_mask=at.mask.expand(n_rows, self._kv_heads, group, seen),
+            attn_mask=mask.expand(n_rows, self._kv_heads, group, seen),
         )
         out: Tensor = self.o(mixed.reshape(n_rows, 1, -1))
         return out
@@ -242,7 +198,7 @@ class Llama(nn.Module):
             self.blocks = nn.ModuleList(
                 DecoderBlock(shape).to(dtype) for _ in range(shape.n_layers)
             )
-            self.norm = Norm(shape.hidden_size).to(dtype)
+            self.norm = nn.RMSNorm(shape.hidden_size, eps=EPS, dtype=dtype)
             self.head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False, dtype=dtype)
             self.value = nn.Linear(shape.hidden_size, 1, bias=False, dtype=dtype)
             generator = torch.Generator(device).manual_seed(seed)
@@ -302,28 +258,27 @@ class Llama(nn.Module):
         # The state before a token tells its probability.
         state = self.hidden(tokens[:, :-1])[:, n_prompt - 1 :].flatten(0, 1)
         wanted = tokens[:, n_prompt:].flatten()
+        pairs = zip(torch.split(state, at_once), torch.split(wanted, at_once), strict=True)
         parts = [
             -F.cross_entropy(self.head(some).float(), targets, reduction="none")
-            for some, targets in zip(
-                torch.split(state, at_once), torch.split(wanted, at_once), strict=True
-            )
+            for some, targets in pairs
         ]
         return torch.cat(parts).view(len(tokens), -1)
 
-    def new_cache(self, n_rows: int, length: int) -> Cache:
-        """Make an empty cache.
+    def new_cache(self, n_rows: int, length: int) -> Tensor:
+        """Make an empty cache, ``[n_layers, 2, n_rows, n_kv_heads, length, head_dim]``.
+
+        Keys and values stand in its second dimension.
 
         Args:
             n_rows: rows of the batch.
             length: tokens that a row may have in it.
         """
         s = self.shape
-        sizes = (s.n_layers, n_rows, s.n_kv_heads, length, s.head_dim)
-        dtype = self.embedding.weight.dtype
-        keys = torch.zeros(sizes, device=self.device, dtype=dtype)
-        return Cache(keys, torch.zeros_like(keys))
+        sizes = (s.n_layers, 2, n_rows, s.n_kv_heads, length, s.head_dim)
+        return torch.zeros(sizes, device=self.device, dtype=self.embedding.weight.dtype)
 
-    def prefill(self, tokens: Tensor, cache: Cache) -> Tensor:
+    def prefill(self, tokens: Tensor, cache: Tensor) -> Tensor:
         """Fill a cache from its beginning; returns the scores after the last token, [rows, vocab].
 
         Args:
@@ -332,15 +287,13 @@ class Llama(nn.Module):
         """
         length = tokens.shape[1]
         x, rope = self.embedding(tokens), self._rope(slice(0, length))
-        for number, block in enumerate(self._layers()):
-            x, k, v = block.full(x, rope)
-            cache.keys[number, :, :, :length] = k
-            cache.values[number, :, :, :length] = v
+        for (keys, values), block in zip(cache, self._layers(), strict=True):
+            x, keys[:, :, :length], values[:, :, :length] = block.full(x, rope)
         out: Tensor = self.head(self.norm(x[:, -1]))
         return out
 
     def step(
-        self, tokens: Tensor, position: Tensor, seen: int, cache: Cache, pieces: Pieces = EAGER
+        self, tokens: Tensor, position: Tensor, seen: int, cache: Tensor, pieces: Pieces = EAGER
     ) -> Tensor:
         """Compute one token of each row on a cache; returns the scores after it, [rows, vocab].
 
@@ -353,13 +306,13 @@ class Llama(nn.Module):
         """
         x, rope = self.embedding(tokens[:, None]), self._rope(position)
         after = torch.arange(seen, device=x.device) > position
-        mask = torch.zeros(seen, device=x.device, dtype=x.dtype)
-        at = CachePlace(position, mask.masked_fill(after, float("-inf")).view(1, 1, 1, seen))
+        mask = torch.zeros(seen, device=x.device, dtype=x.dtype).masked_fill(after, float("-inf"))
+        mask = mask.view(1, 1, 1, seen)
         layers = self._layers()
         norms = [*(block.attention_norm.weight for block in layers[1:]), self.norm.weight]
         y: Tensor = layers[0].attention_norm(x)
-        for number, (block, following) in enumerate(zip(layers, norms, strict=True)):
-            mixed = block.step(y, rope, (cache.keys[number], cache.values[number]), at, pieces)
+        for block, cached, following in zip(layers, cache, norms, strict=True):
+            mixed = block.step(y, rope, cached, position, mask, pieces)
             x, y = pieces.added(x, mixed, block.mlp_norm.weight)
             x, y = pieces.added(x, block.mlp(y, pieces), following)
         out: Tensor = self.head(y[:, 0])

@@ -11,24 +11,19 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.gpu.loads.generation import BUCKET, Generator
-from benchmarks.gpu.loads.llama import Llama, fused
+from benchmarks.gpu.loads.generation import BUCKET, Generator, captured, wait_patiently
+from benchmarks.gpu.loads.llama import Llama
 from benchmarks.gpu.loads.stages import random_tokens
 from benchmarks.gpu.sensing.limiters import Watch
 from benchmarks.gpu.sensing.traces import quantile
-from ecorl.errors import CardFull, DriverTimeout, NotSupported
+from ecorl.errors import CardFull, NotSupported
 from ecorl.records import ModelShape
-
-PATIENCE_S = 20.0
-"""Longest time, s, that work is waited for: on a part of the processors a kernel that counts on
-all of them could stand still."""
 
 LEAST_PASSES = 10
 LEAST_CLOCK_SPREAD = 0.02
@@ -68,102 +63,6 @@ class Load(NamedTuple):
     n_tokens: int
     how: str
     stream: torch.cuda.Stream | None = None
-
-
-class Decoder(Generator):
-    """Decodes the same few tokens of a batch again and again.
-
-    The cache holds noise in place of prompts: filling it costs no pass over them, so that the
-    largest batches are measured too, and its numbers are of the size that keys and values of
-    random weights have. One CUDA graph is captured.
-
-    Args:
-        model: that is sampled from.
-        n_rows: rows of the batch.
-        context: tokens before the first one that is decoded, a multiple of `BUCKET`; a step reads
-            a cache that is one bucket longer.
-        graphs: whether a step is captured as a CUDA graph, fused; else it is launched eagerly.
-        stream: on which it is captured, and is to be replayed; None: any.
-
-    Attributes:
-        longest: most tokens of a row that can be decoded in one go.
-    """
-
-    def __init__(
-        self,
-        model: Llama,
-        n_rows: int,
-        context: int,
-        *,
-        graphs: bool,
-        stream: torch.cuda.Stream | None = None,
-    ) -> None:
-        self._stream = stream
-        prompts = random_tokens(model, n_rows, context)
-        super().__init__(model, prompts, BUCKET, graphs=graphs)
-        self.longest = BUCKET - 1
-
-    @torch.inference_mode()
-    def prefill(self) -> None:
-        """Fill the cache with noise."""
-        self._cache.keys.normal_()
-        self._cache.values.normal_()
-        self._tokens.copy_(self._prompts[:, -1])
-
-    @torch.inference_mode()
-    def steps(self, n_steps: int) -> None:
-        """Decode some tokens of each row, always the same positions.
-
-        Args:
-            n_steps: how many, at most `longest`.
-        """
-        self._position.fill_(self._n_prompt)
-        self._slot.fill_(1)
-        (step,) = self._steps.values()
-        for _ in range(n_steps):
-            step()
-
-    def _captured(self, seen: int) -> Callable[[], None]:
-        step = self._step(seen, fused())
-        self._position.fill_(self._n_prompt)
-        self._slot.fill_(0)
-        return captured(step, self._stream or torch.cuda.Stream())  # type: ignore[no-untyped-call]
-
-
-def captured(call: Callable[[], object], stream: torch.cuda.Stream) -> Callable[[], None]:
-    """Capture a call as a CUDA graph; returns what replays it on the stream that is current then.
-
-    Args:
-        call: launches what is captured; it is called thrice.
-        stream: on which it is captured: its kernels run on this stream's processors.
-
-    Raises:
-        DriverTimeout: when the call does not end.
-    """
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):  # libraries set themselves up at the first call
-            call()
-        wait_patiently()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        call()
-    return graph.replay
-
-
-def wait_patiently() -> None:
-    """Wait for all work of the current stream.
-
-    Raises:
-        DriverTimeout: when it has not ended within `PATIENCE_S`.
-    """
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    until_s = time.monotonic() + PATIENCE_S
-    while not event.query():  # type: ignore[no-untyped-call]
-        if time.monotonic() > until_s:
-            raise DriverTimeout(f"work on the GPU has not ended within {PATIENCE_S:g} s")
-        time.sleep(5e-5)
 
 
 def timed_s(call: Callable[[], object], n_calls: int, device: torch.device) -> list[float]:
@@ -241,7 +140,7 @@ def lacking_memory(shape: ModelShape, n_rows: int, context: int) -> str | None:
     Args:
         shape: of the model.
         n_rows: rows of the batch.
-        context: as of `Decoder`.
+        context: as of `decoding`.
     """
     a_token = 2 * 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim
     need = n_rows * ((context + BUCKET) * a_token + _LOGIT_BYTES * shape.vocab_size) + _SPARE_BYTES
@@ -262,15 +161,16 @@ def decoding(
     graphs: bool,
     stream: torch.cuda.Stream | None = None,
 ) -> Load:
-    """Make a load of decoding.
+    """Make a load that decodes the same few tokens of a batch, on noise in place of prompts.
 
     Args:
         model: that is sampled from.
         n_rows: rows of the batch.
-        context: as of `Decoder`.
+        context: tokens before the first one that is decoded, a multiple of `BUCKET`; a step reads
+            a cache that is one bucket longer, so that one CUDA graph is captured.
         call_s: about how long a call takes, s.
-        graphs: as of `Decoder`.
-        stream: as of `Decoder`.
+        graphs: as of `Generator`.
+        stream: as of `Generator`.
 
     Raises:
         CardFull: the batch does not fit into the GPU's memory.
@@ -279,14 +179,15 @@ def decoding(
     if lack is not None:
         raise CardFull(lack)
     with torch.cuda.stream(stream):
-        decoder = Decoder(model, n_rows, context, graphs=graphs, stream=stream)
-        decoder.steps(2)
-        (two_s,) = timed_s(partial(decoder.steps, 2), 1, model.device)
-    n_steps = min(decoder.longest, max(1, round(2.0 * call_s / two_s)))
+        prompts = random_tokens(model, n_rows, context)
+        generator = Generator(model, prompts, BUCKET, graphs=graphs, noise=True, stream=stream)
+        generator.decode(2)
+        (two_s,) = timed_s(partial(generator.decode, 2), 1, model.device)
+    n_steps = min(BUCKET - 1, max(1, round(2.0 * call_s / two_s)))
     launched = "a CUDA graph a step, pieces fused" if graphs else "eager"
     how = f"{n_rows} rows decode on {context + BUCKET} cached tokens of noise; {launched}"
     how = f"{how}; new tokens counted"
-    return Load(partial(decoder.steps, n_steps), n_rows * n_steps, how, stream)
+    return Load(partial(generator.decode, n_steps), n_rows * n_steps, how, stream)
 
 
 def product_s(stream: torch.cuda.Stream) -> float:
@@ -320,28 +221,16 @@ def short_kernel(side: int, length_s: float, device: torch.device) -> Callable[[
     return call
 
 
-@dataclass(frozen=True, slots=True)
-class Exponent:
-    """How a time follows a clock: time is proportional to clock to the power of the slope.
-
-    Attributes:
-        slope: -1 where all of the time follows the clock, 0 where nothing does.
-        half: half of its 95 % interval, as if the passes were independent.
-        low_hz: clock below which a tenth of the passes ran, Hz.
-        high_hz: clock above which a tenth ran, Hz.
-    """
-
-    slope: float
-    half: float
-    low_hz: float
-    high_hz: float
-
-
-def exponent(points: Sequence[tuple[float, float]]) -> Exponent:
+def exponent(points: Sequence[tuple[float, float]]) -> tuple[float, dict[str, object]]:
     """Fit the logarithm of a time to that of the clock.
 
     Args:
         points: clock, Hz, and time, s, of each pass.
+
+    Returns:
+        The slope, -1 where all of the time follows the clock and 0 where nothing does; and its
+        spread: the 95 % interval, as if the passes were independent, and the clocks below and above
+        which a tenth of them ran, Hz.
 
     Raises:
         NotSupported: there are too few passes, or the clock hardly varied.
@@ -359,11 +248,11 @@ def exponent(points: Sequence[tuple[float, float]]) -> Exponent:
     square = math.fsum((b - offset - slope * a) ** 2 for a, b in zip(x, y, strict=True))
     middle = statistics.fmean(x)
     error = math.sqrt(square / (len(x) - 2) / math.fsum((a - middle) ** 2 for a in x))
-    return Exponent(slope, 1.96 * error, low_hz, high_hz)
+    return slope, {"n": len(points), "interval_95": [slope - 1.96 * error, slope + 1.96 * error],
+                   "clock_p10_hz": low_hz, "clock_p90_hz": high_hz}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Settling:
+class Settling(NamedTuple):
     """How short kernels that follow each other reach their speed.
 
     Attributes:

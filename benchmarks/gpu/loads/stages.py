@@ -10,7 +10,7 @@ Rows are all of one length. Half of a row is its completion, except in generatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -44,41 +44,83 @@ class Workload:
     n_counted: int
 
 
+Loads = Iterator[tuple[Workload, Callable[[], object]]]
+"""Loads, each with its call; what a load holds is freed by the next."""
+
+
 @dataclass(frozen=True, slots=True)
-class Shapes:
-    """The batches that are measured.
+class Batch:
+    """A batch that is measured.
 
     Attributes:
-        generation: rows of a batch.
-        eager: rows of a batch whose steps are launched operation by operation.
-        prompt: tokens of a prompt.
-        new: tokens that are generated.
-        scoring: rows and length of a batch.
-        training: rows and length of a step.
+        kind: ``generation``, ``scoring`` (reward and reference) or ``training``.
+        n_rows: its rows.
+        length: tokens of a row before generation.
+        n_new: tokens that generation adds to a row.
+        is_eager: whether steps of generation are launched operation by operation.
     """
 
-    generation: tuple[int, ...]
-    eager: tuple[int, ...]
-    prompt: int
-    new: int
-    scoring: tuple[tuple[int, int], ...]
-    training: tuple[tuple[int, int], ...]
+    kind: str
+    n_rows: int
+    length: int
+    n_new: int = 0
+    is_eager: bool = False
 
     @property
-    def longest(self) -> int:
-        """Most tokens of any row."""
-        rows = [length for _, length in (*self.scoring, *self.training)]
-        return max((self.prompt + self.new, *rows))
+    def names(self) -> tuple[str, ...]:
+        """Of its workloads."""
+        if self.kind == "generation":
+            stem = f"generation.b{self.n_rows}"
+            return (f"{stem}_eager",) if self.is_eager else (stem, f"decode.b{self.n_rows}")
+        stages = ("reward", "reference") if self.kind == "scoring" else ("actor_train",)
+        return tuple(f"{stage}.b{self.n_rows}x{self.length}" for stage in stages)
+
+    def loads(self, model: Llama, *, graphs: bool) -> Loads:
+        """Yield its loads.
+
+        Args:
+            model: that computes them; its weights are changed by training.
+            graphs: whether steps of generation may be captured as CUDA graphs.
+        """
+        if self.kind == "generation":
+            return _generation_loads(model, self, graphs=graphs)
+        return (
+            _scoring_loads(model, self) if self.kind == "scoring" else _training_load(model, self)
+        )
 
 
-FULL = Shapes(
-    (1, 8, 32, 128, 512), (8, 128), PROMPT_TOKENS, NEW_TOKENS,
-    ((8, 512), (32, 512), (64, 1024), (8, 2048)), ((8, 512), (16, 1024)),
-)  # fmt: skip
+def generated(n_rows: int, *, is_eager: bool = False) -> Batch:
+    """A batch of generation with the prompts and completions of a calibration.
+
+    Args:
+        n_rows: its rows.
+        is_eager: whether steps are launched operation by operation.
+    """
+    return Batch("generation", n_rows, PROMPT_TOKENS, NEW_TOKENS, is_eager)
+
+
+FULL = (
+    *(generated(n) for n in (1, 8, 32, 128, 512)),
+    *(generated(n, is_eager=True) for n in (8, 128)),
+    *(Batch("scoring", *size) for size in ((8, 512), (32, 512), (64, 1024), (8, 2048))),
+    *(Batch("training", *size) for size in ((8, 512), (16, 1024))),
+)
 """Those of the full pass."""
 
-QUICK = Shapes((32,), (32,), 64, 65, ((8, 512),), ((8, 512),))
+QUICK = (
+    Batch("generation", 32, 64, 65), Batch("generation", 32, 64, 65, is_eager=True),
+    Batch("scoring", 8, 512), Batch("training", 8, 512),
+)  # fmt: skip
 """Those of a quick pass: one of each."""
+
+
+def longest(batches: Sequence[Batch]) -> int:
+    """Most tokens of any row.
+
+    Args:
+        batches: that are measured.
+    """
+    return max(batch.length + batch.n_new for batch in batches)
 
 
 def random_tokens(model: Llama, n_rows: int, length: int, seed: int = 0) -> Tensor:
@@ -95,63 +137,61 @@ def random_tokens(model: Llama, n_rows: int, length: int, seed: int = 0) -> Tens
     return torch.randint(model.shape.vocab_size, sizes, generator=generator, device=model.device)
 
 
-def generation_loads(
-    model: Llama, shapes: Shapes, *, graphs: bool
-) -> Iterator[tuple[Workload, Callable[[], None]]]:
-    """Yield each load of generation with its call; what it holds is freed by the next.
+def half_new(stage: Stage, shape: ModelShape, n_rows: int, length: int) -> StageWork:
+    """The work of a stage on rows whose second half is their completion.
 
     Args:
-        model: that is sampled from.
-        shapes: the batches.
-        graphs: whether steps may be captured as CUDA graphs; without, all are launched eagerly.
+        stage: that computes them.
+        shape: of the model.
+        n_rows: rows.
+        length: tokens of each.
     """
-    arms = [(n, True) for n in shapes.generation] + [(n, False) for n in shapes.eager]
-    for n_rows, is_graph in arms:
-        prompts = random_tokens(model, n_rows, shapes.prompt)
-        generator = Generator(model, prompts, shapes.new, graphs=graphs and is_graph)
-        n_new, n_all = n_rows * shapes.new, n_rows * (shapes.prompt + shapes.new)
-        length = shapes.prompt + shapes.new
-        work = StageWork(Stage.GENERATION, n_rows, n_all, n_new, length, model.shape)
-        launched = "a CUDA graph a step, pieces fused" if is_graph else "eager"
-        how = f"{n_rows} rows, prompt {shapes.prompt}, {shapes.new} new tokens, {launched}"
-        suffix = f"b{n_rows}" if is_graph else f"b{n_rows}_eager"
-        yield Workload(f"generation.{suffix}", work, how, n_new), generator.generate
-        if is_graph:
-            n_decoded = generator.n_decoded
-            decoded = replace(work, n_tokens=n_decoded, n_output_tokens=n_decoded)
-            generator.prefill()
-            how = f"{how}; the prompts lie in the cache"
-            yield Workload(f"decode.{suffix}", decoded, how, n_decoded), generator.decode
-        del generator
+    n_out = n_rows * (length - length // 2)
+    return StageWork(stage, n_rows, n_rows * length, n_out, length, shape)
 
 
-def scoring_loads(model: Llama, shapes: Shapes) -> Iterator[tuple[Workload, Callable[[], None]]]:
-    """Yield the loads of reward and reference with their calls.
+def _generation_loads(model: Llama, batch: Batch, *, graphs: bool) -> Loads:
+    n_rows, n_new = batch.n_rows, batch.n_rows * batch.n_new
+    prompts, length = random_tokens(model, n_rows, batch.length), batch.length + batch.n_new
+    generator = Generator(model, prompts, batch.n_new, graphs=graphs and not batch.is_eager)
+    work = StageWork(Stage.GENERATION, n_rows, n_rows * length, n_new, length, model.shape)
+    launched = "eager" if batch.is_eager else "a CUDA graph a step, pieces fused"
+    how = f"{n_rows} rows, prompt {batch.length}, {batch.n_new} new tokens, {launched}"
+    yield Workload(batch.names[0], work, how, n_new), generator.generate
+    if not batch.is_eager:
+        n_decoded = generator.n_decoded
+        decoded = replace(work, n_tokens=n_decoded, n_output_tokens=n_decoded)
+        generator.prefill()
+        how = f"{how}; the prompts lie in the cache"
+        yield Workload(batch.names[1], decoded, how, n_decoded), generator.decode
 
-    Args:
-        model: that scores.
-        shapes: the batches.
-    """
-    for n_rows, length in shapes.scoring:
-        tokens = random_tokens(model, n_rows, length)
-        n_prompt = length // 2
-        n_all, n_out = n_rows * length, n_rows * (length - n_prompt)
 
-        @torch.inference_mode()
-        def reward(tokens: Tensor = tokens) -> None:
-            model.rewards(tokens)
+def _scoring_loads(model: Llama, batch: Batch) -> Loads:
+    n_rows, length = batch.n_rows, batch.length
+    tokens = random_tokens(model, n_rows, length)
 
-        @torch.inference_mode()
-        def reference(tokens: Tensor = tokens, n_prompt: int = n_prompt) -> None:
-            model.log_probs(tokens, n_prompt)
+    @torch.inference_mode()
+    def reward() -> None:
+        model.rewards(tokens)
 
-        for stage, call, result in (
-            (Stage.REWARD, reward, "one score a row"),
-            (Stage.REFERENCE, reference, "log-probabilities of the second half"),
-        ):
-            work = StageWork(stage, n_rows, n_all, n_out, length, model.shape)
-            how = f"{n_rows} rows of {length} tokens, {result}; eager, BF16"
-            yield Workload(f"{stage.value}.b{n_rows}x{length}", work, how, n_all), call
+    @torch.inference_mode()
+    def reference() -> None:
+        model.log_probs(tokens, length // 2)
+
+    for name, stage, call, result in zip(
+        batch.names, (Stage.REWARD, Stage.REFERENCE), (reward, reference),
+        ("one score a row", "log-probabilities of the second half"), strict=True,
+    ):  # fmt: skip
+        how = f"{n_rows} rows of {length} tokens, {result}; eager, BF16"
+        work = half_new(stage, model.shape, n_rows, length)
+        yield Workload(name, work, how, work.n_tokens), call
+
+
+def _training_load(model: Llama, batch: Batch) -> Loads:
+    n_rows, length = batch.n_rows, batch.length
+    how = f"{n_rows} rows of {length} tokens, weights, gradients and AdamW in BF16; eager"
+    work = half_new(Stage.ACTOR_TRAIN, model.shape, n_rows, length)
+    yield Workload(batch.names[0], work, how, work.n_tokens), TrainingStep(model, n_rows, length)
 
 
 def adamw(model: Llama) -> torch.optim.Optimizer:
@@ -175,11 +215,7 @@ class TrainingStep:
     """
 
     def __init__(
-        self,
-        model: Llama,
-        n_rows: int,
-        length: int,
-        optimizer: torch.optim.Optimizer | None = None,
+        self, model: Llama, n_rows: int, length: int, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
         self._model = model
         self._rows = random_tokens(model, n_rows, length + 1, seed=1)
@@ -204,29 +240,3 @@ class TrainingStep:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return loss
-
-
-def training_work(shape: ModelShape, n_rows: int, length: int) -> StageWork:
-    """The work of a training step whose rows' second half is their completion.
-
-    Args:
-        shape: of the model.
-        n_rows: rows of a step.
-        length: tokens of each.
-    """
-    n_out = n_rows * (length - length // 2)
-    return StageWork(Stage.ACTOR_TRAIN, n_rows, n_rows * length, n_out, length, shape)
-
-
-def training_loads(model: Llama, shapes: Shapes) -> Iterator[tuple[Workload, Callable[[], object]]]:
-    """Yield the training steps, each with its call.
-
-    Args:
-        model: that is trained, in BF16.
-        shapes: the batches.
-    """
-    for n_rows, length in shapes.training:
-        step = TrainingStep(model, n_rows, length)
-        how = f"{n_rows} rows of {length} tokens, weights, gradients and AdamW in BF16; eager"
-        work = training_work(model.shape, n_rows, length)
-        yield Workload(f"actor_train.b{n_rows}x{length}", work, how, step.n_tokens), step

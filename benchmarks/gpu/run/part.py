@@ -15,14 +15,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import closing
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.gpu.run.attempts import reason
+import psutil
+
 from benchmarks.gpu.run.parts import NO_CUDA, NO_CUDA_CODE, PARTS
-from benchmarks.gpu.run.processes import labelled, neighbours
-from benchmarks.gpu.run.setting import Setting
-from benchmarks.harness.figures import Result, write_result
+from benchmarks.gpu.run.setting import Setting, reason
+from benchmarks.gpu.run.wheels import is_installed
+from benchmarks.gpu.sensing.meter import answering_gpus
+from benchmarks.harness.figures import Figure, Result, write_result
 from ecorl.bench.machine import commit, describe_machine
 from ecorl.child_process import die_with_parent
 from ecorl.drivers.nvml import NvmlDriver
@@ -83,26 +87,75 @@ def software() -> dict[str, object]:
     """Driver and versions, for the settings of a result."""
     import torch
 
-    driver, opened = NvmlDriver(), None
-    try:
-        driver.open()
-        opened = driver.version()
-    except DriverError as error:
-        opened = f"{type(error).__name__}: {error}"
-    finally:
-        driver.close()
+    with closing(NvmlDriver()) as driver:
+        try:
+            driver.open()
+            opened = driver.version()
+        except DriverError as error:
+            opened = f"{type(error).__name__}: {error}"
     cudnn: Callable[[], int | None] = torch.backends.cudnn.version
-    versions: dict[str, str | None] = {
+    versions = {
         "python": sys.version.split()[0],
         "cuda": torch.version.cuda,
         "cudnn": str(cudnn()),
+        **{name: version(name) if is_installed(name) else None for name in _PACKAGES},
     }
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
     return {"driver": opened, "versions": versions, "n_cpus": os.cpu_count()}
+
+
+def neighbours(*, computes: bool) -> list[dict[str, object]] | None:
+    """The processes other than this one and its own that compute on the first visible GPU.
+
+    Args:
+        computes: whether this process computes on the GPU by now. NVML tells the host's process
+            ids: in a container it is then one of those that have no name here.
+
+    Returns:
+        Process id, name and bytes of GPU memory of each, the last two None where they are not
+        told; None where NVML does not tell of processes.
+    """
+    with closing(NvmlDriver()) as driver:
+        try:
+            devices = answering_gpus(driver)
+            found = driver.processes(devices[0]) if devices else []
+        except DriverError:
+            return None
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    others: list[dict[str, object]] = [
+        {"pid": pid, "name": _name(pid), "memory_bytes": used}
+        for pid, used in found
+        if pid not in own
+    ]
+    nameless = [other for other in others if other["name"] is None]
+    if computes and nameless and len(others) == len(found):
+        others.remove(nameless[0])
+    return others
+
+
+def labelled(
+    figures: Sequence[Figure],
+    before: Sequence[dict[str, object]] | None,
+    after: Sequence[dict[str, object]] | None,
+) -> list[Figure]:
+    """Say in the note of each figure that the GPU was not this process's alone, if it was not.
+
+    Args:
+        figures: of a part.
+        before: the neighbours when it began; None where NVML does not tell.
+        after: those when it ended.
+    """
+    n_others = max(len(before or ()), len(after or ()))
+    if not n_others:
+        return list(figures)
+    label = f"beside {n_others} other process{'es' if n_others > 1 else ''} on the GPU"
+    return [replace(f, note=f"{f.note}; {label}" if f.note else label) for f in figures]
+
+
+def _name(pid: int) -> str | None:
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return None
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.run.order import Order
-from benchmarks.gpu.run.parts import NO_CUDA_CODE, Part
+from benchmarks.gpu.run.parts import NO_CUDA_CODE, Order, Part
 from benchmarks.gpu.sensing.limiters import ask
 from benchmarks.harness.figures import QUICK
 from benchmarks.harness.processes import run_to_end, sigterm_as_exit
@@ -113,15 +112,19 @@ class GpuPass:
         Raises:
             Unfit: when there is none.
         """
-        driver = NvmlDriver()
-        try:
-            driver.open()
-            seen = driver.select(visible_devices(os.environ), as_cuda=True)
+        with contextlib.closing(NvmlDriver()) as driver:
+            try:
+                driver.open()
+                seen = driver.select(visible_devices(os.environ), as_cuda=True)
+                self._driver = driver.version()
+            except DriverError as error:
+                why = f"{type(error).__name__}: {error}"
+                raise Unfit(f"NVML does not tell of a GPU ({why})") from error
             visible = [device for device in seen if device.answers]
             if not visible:
                 why = "; ".join(f"gpu{d.index} does not answer ({d.fault})" for d in seen)
                 raise Unfit(f"{why or 'CUDA_VISIBLE_DEVICES leaves no GPU'}: nothing to measure")
-            self._gpu, self._driver = visible[0], driver.version()
+            self._gpu = visible[0]
             named = visible_devices(os.environ) or (self._gpu.uuid,)
             self._visible = named[0] if named[0].startswith("MIG-") else self._gpu.uuid
             with contextlib.suppress(DriverError):
@@ -129,10 +132,6 @@ class GpuPass:
                 if memory_bytes < SMALL_BYTES:
                     print(f"{self._gpu.name} has {memory_bytes / 1e9:.0f} GB: what needs "
                           f"{SMALL_BYTES / 1e9:.0f} may be missing")  # fmt: skip
-        except DriverError as error:
-            raise Unfit(f"NVML does not tell of a GPU ({type(error).__name__}: {error})") from error
-        finally:
-            driver.close()
         if shutil.which("cc") is None and shutil.which("gcc") is None:
             print("there is no C compiler: what PyTorch compiles will be missing")
         self._machine = describe_machine()
@@ -195,8 +194,10 @@ class GpuPass:
                     self._command(part, begin_s), cwd=repository(), limit_s=limit_s,
                     grace_s=_GRACE_S, env=self._environment(), stderr=stderr,
                 )  # fmt: skip
-        finally:
-            self._remove_halves(part)
+        finally:  # what a part that was ended in the middle of writing has left
+            for half in self._folder.glob(f".{part.benchmark}.*.part"):
+                with contextlib.suppress(OSError):
+                    half.unlink()
         taken_s = time.monotonic() - begin_s
         lines = said.read_text("utf-8", errors="replace").splitlines()
         why = f"it did not end in {limit_s:.0f} s" if code is None else last_error(lines)
@@ -239,12 +240,6 @@ class GpuPass:
             "CUDA_VISIBLE_DEVICES": self._visible,
             **({"PYTHONPATH": path} if path else {}),
         }
-
-    def _remove_halves(self, part: Part) -> None:
-        """Remove what a part that was ended in the middle of writing has left."""
-        for half in self._folder.glob(f".{part.benchmark}.*.part"):
-            with contextlib.suppress(OSError):
-                half.unlink()
 
     def _difference(self, part: Part) -> str | None:
         """Why a part's file does not do: empty where there is none; None where it does."""
@@ -336,20 +331,14 @@ def answers(gpu: NvmlDevice) -> bool:
     found: list[bool] = []
 
     def ask_it() -> None:
-        driver = NvmlDriver()
-        try:
-            driver.open()
-            device = driver.find(gpu.uuid)
-            driver.board_state(device)
-            driver.power(device, INSTRUMENTS)
-        except (NotSupported, FunctionNotFound, NoPermission):
+        with contextlib.closing(NvmlDriver()) as driver, contextlib.suppress(DriverError):
+            # What it refuses it answers.
+            with contextlib.suppress(NotSupported, FunctionNotFound, NoPermission):
+                driver.open()
+                device = driver.find(gpu.uuid)
+                driver.board_state(device)
+                driver.power(device, INSTRUMENTS)
             found.append(True)
-        except DriverError:
-            found.append(False)
-        else:
-            found.append(True)
-        finally:
-            driver.close()
 
     thread = threading.Thread(target=ask_it, daemon=True)
     thread.start()

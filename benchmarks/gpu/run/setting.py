@@ -1,17 +1,19 @@
-"""What a part of ``make gpu`` is given, and what it gives back."""
+"""What a part of ``make gpu`` is given, what it gives back, and measurements that may fail."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.harness.figures import Figure
 
 if TYPE_CHECKING:  # a process that a part spawns comes by here, and needs no PyTorch
     import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,29 @@ class Setting:
 Measured = tuple[Mapping[str, object], Sequence[Figure]]
 """What a part's ``measure(setting)`` returns: the settings that its figures depend on, and the
 figures. Energies of windows stand in the settings with their ``spans_s`` (`window_facts`)."""
+
+
+def attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Call, and return the result or the error.
+
+    Whatever is raised counts: beside the errors of PyTorch and NVML, a compiler that is missing, a
+    disk that is full or an interface that has changed come in classes of their libraries' own. A
+    figure that is missing for it says why.
+
+    Args:
+        call: measures.
+    """
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001
+        return None, error
+
+
+def reason(error: Exception) -> str:
+    """Say in one line what went wrong.
+
+    Args:
+        error: that was raised.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

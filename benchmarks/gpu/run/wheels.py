@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -43,7 +43,7 @@ LIMIT_BYTES = 40 * 2**20
 _TARGET = ("--python-version=3.12", "--implementation=cp", "--platform=manylinux_2_28_x86_64",
            "--platform=manylinux_2_24_x86_64", "--platform=manylinux_2_17_x86_64",
            "--platform=manylinux2014_x86_64")  # fmt: skip
-_LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
+_LEGACY = {"manylinux1": "2_5", "manylinux2010": "2_12", "manylinux2014": "2_17"}
 """Releases of glibc behind the old names of platforms."""
 
 
@@ -91,13 +91,9 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pins(path: Path = CONSTRAINTS) -> dict[str, str]:
-    """Versions that are tested together, by normalised name.
-
-    Args:
-        path: lines of the form ``name==version``.
-    """
-    lines = (line.strip().partition("==") for line in path.read_text("utf-8").splitlines())
+def pins() -> dict[str, str]:
+    """Versions that are tested together, by normalised name."""
+    lines = (line.strip().partition("==") for line in CONSTRAINTS.read_text("utf-8").splitlines())
     return {normalised(name): version for name, equals, version in lines if equals}
 
 
@@ -143,27 +139,19 @@ def fits(filename: str, where: Platform) -> bool:
 
 
 def _python_fits(python: str, abi: str, minor: int) -> bool:
-    found = re.fullmatch(r"(py|cp)3(\d*)", python)
-    if found is None:
-        return False
-    is_c, lowest = found[1] == "cp", int(found[2] or 0)
-    if abi == "none":
-        return lowest == minor if is_c else lowest <= minor
-    if abi == "abi3":
-        return is_c and lowest <= minor
-    return is_c and lowest == minor and abi == f"cp3{minor}"
+    if python.startswith("py3") or abi == "abi3":
+        lowest = re.fullmatch(r"py3(\d*)" if abi == "none" else r"cp3(\d*)", python)
+        return lowest is not None and int(lowest[1] or 0) <= minor
+    return python == f"cp3{minor}" and abi in ("none", f"cp3{minor}")
 
 
 def _platform_fits(name: str, where: Platform) -> bool:
     if name in ("any", f"linux_{where.machine}"):
         return True
-    family, _, machine = name.partition("_")
-    if family in _LEGACY:
-        return machine == where.machine and _LEGACY[family] <= where.glibc
-    found = re.fullmatch(r"manylinux_(\d+)_(\d+)_(\w+)", name)
-    if found is None or found[3] != where.machine:
-        return False
-    return (int(found[1]), int(found[2])) <= where.glibc
+    for old, release in _LEGACY.items():
+        name = name.replace(f"{old}_", f"manylinux_{release}_")
+    found = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{re.escape(where.machine)}", name)
+    return found is not None and (int(found[1]), int(found[2])) <= where.glibc
 
 
 def read_wheels(folder: Path, where: Platform) -> tuple[dict[str, Wheel], list[str]]:
@@ -242,25 +230,18 @@ def _requires(lines: Iterable[str]) -> dict[str, bool]:
     return found
 
 
-def choose(
-    modules: Iterable[str],
-    wheels: Mapping[str, Wheel],
-    is_there: Callable[[str], bool] = is_found,
-    has: Callable[[str], bool] = is_installed,
-) -> tuple[list[Wheel], list[str]]:
+def choose(modules: Iterable[str], wheels: Mapping[str, Wheel]) -> tuple[list[Wheel], list[str]]:
     """Choose the wheels that bring missing modules, with all that these require and is missing.
 
     Args:
         modules: that are wanted.
         wheels: by the distribution's name.
-        is_there: whether a module can be imported.
-        has: whether a distribution is installed.
 
     Returns:
         The wheels; and the modules and distributions that are neither here nor among the wheels.
     """
     by_module = {module: wheel for wheel in wheels.values() for module in wheel.modules}
-    missing = [module for module in modules if not is_there(module)]
+    missing = [module for module in modules if not is_found(module)]
     lacking = [module for module in missing if module not in by_module]
     waiting = [by_module[module] for module in missing if module in by_module]
     chosen: dict[str, Wheel] = {}
@@ -270,45 +251,46 @@ def choose(
             continue
         chosen[wheel.name] = wheel
         for name, is_always in wheel.requires.items():
-            if has(name):
+            if is_installed(name):
                 continue
             if name in wheels:
-                if not all(is_there(module) for module in wheels[name].modules):
+                if not all(map(is_found, wheels[name].modules)):
                     waiting.append(wheels[name])
             elif is_always:
                 lacking.append(name)
     return list(chosen.values()), list(dict.fromkeys(lacking))
 
 
-def unpack(
-    wheels: Iterable[Wheel], folder: Path, is_there: Callable[[str], bool] = is_found
-) -> None:
+def unpack(wheels: Iterable[Wheel], folder: Path) -> None:
     """Unpack those modules of wheels that are missing, with what their distributions say.
 
     Args:
         wheels: that fit this platform.
         folder: where to; no module in it hides another, wherever it stands on the path.
-        is_there: whether a module can be imported.
 
     Raises:
         OSError: when there is no room.
         zipfile.BadZipFile: when a wheel is broken.
     """
     for wheel in wheels:
-        missing = {module for module in wheel.modules if not is_there(module)}
+        missing = {module for module in wheel.modules if not is_found(module)}
         with zipfile.ZipFile(wheel.path) as archive:
             for name in archive.namelist():
                 if _top_level(name) in missing or name.partition("/")[0].endswith(".dist-info"):
                     archive.extract(name, folder)
 
 
-def fetch(folder: Path) -> int:
-    """Fetch all wheels by pip; returns the exit code.
+def _refused(line: str) -> int:
+    print(f"make gpu-wheels: {line}", file=sys.stderr)
+    return 2
 
-    Args:
-        folder: where to; made if need be.
-    """
-    versions = pins()
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fetch all wheels by pip into the folder that is named; returns the exit code."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    if len(given) != 1 or not given[0]:
+        return _refused("WHEELS: allowed is one folder for the wheels")
+    folder, versions = Path(given[0]).expanduser(), pins()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -330,19 +312,6 @@ def fetch(folder: Path) -> int:
               file=sys.stderr)  # fmt: skip
         return 1
     return 0
-
-
-def _refused(line: str) -> int:
-    print(f"make gpu-wheels: {line}", file=sys.stderr)
-    return 2
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch into the folder that is named; returns the exit code."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    if len(given) != 1 or not given[0]:
-        return _refused("WHEELS: allowed is one folder for the wheels")
-    return fetch(Path(given[0]).expanduser())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import pynvml
 
 from benchmarks.gpu.sensing.meter import Window
 from benchmarks.gpu.sensing.traces import TracePoint, quantile, value_at
+from benchmarks.harness.figures import known, over
 from ecorl.drivers.instruments import (
     FIELD_POWER_AVERAGE,
     FIELD_POWER_INSTANT,
@@ -90,16 +91,16 @@ def fields(device: NvmlDevice, wanted: Sequence[tuple[int, int]]) -> list[float 
     Raises:
         DriverError: when the call itself fails.
     """
-    found: list[float | DriverError] = []
-    for one in ask("nvmlDeviceGetFieldValues", device.handle, list(wanted)):
+
+    def number(one: Any) -> float | DriverError:
         if one.nvmlReturn != 0:
-            found.append(error_from_code(one.nvmlReturn, f"field {one.fieldId}"))
-            continue
+            return error_from_code(one.nvmlReturn, f"field {one.fieldId}")
         try:
-            found.append(field_number(one))
+            return field_number(one)
         except NotSupported as error:
-            found.append(error)
-    return found
+            return error
+
+    return [number(one) for one in ask("nvmlDeviceGetFieldValues", device.handle, list(wanted))]
 
 
 def field(device: NvmlDevice, id: int, scope: int = 0) -> float:
@@ -175,11 +176,11 @@ def summarised(readings: Sequence[Reading], t_start_s: float, t_end_s: float) ->
         t_end_s: its end, monotonic s.
     """
     inside = [r for r in readings if t_start_s <= r.t_s <= t_end_s]
-    memory = [r.memory_power_w for r in inside if r.memory_power_w is not None]
+    memory = known([r.memory_power_w for r in inside])
     told = [r.reasons for r in inside if r.reasons is not None]
     counts = {name: sum(bool(bits & bit) for bits in told) for bit, name in REASONS.items()}
     return Seen(
-        tuple(r.sm_clock_hz for r in inside if r.sm_clock_hz is not None),
+        tuple(known([r.sm_clock_hz for r in inside])),
         math.fsum(memory) / len(memory) if memory else None,
         {
             name: _limited_share(readings, number, t_start_s, t_end_s)
@@ -223,7 +224,7 @@ def window_values(window: Window, n_tokens: int, seen: Seen) -> dict[str, float 
         "rest_power_w": None if power_w is None or memory_w is None else power_w - memory_w,
         "sm_clock_hz": statistics.median(seen.clocks_hz) if seen.clocks_hz else None,
         "tokens_per_s": n_all / window.time_s,
-        "j_per_token": None if window.energy_j is None else window.energy_j / n_all,
+        "j_per_token": over(window.energy_j, n_all),
         **{f"limited_share.{name}": share for name, share in seen.limited.items()},
     }
 
@@ -282,8 +283,7 @@ class Watch:
             t_start_s: its start, monotonic s.
             t_end_s: its end, monotonic s.
         """
-        inside = [r for r in self.readings if t_start_s <= r.t_s <= t_end_s]
-        return [r.sm_clock_hz for r in inside if r.sm_clock_hz is not None]
+        return known([r.sm_clock_hz for r in self.readings if t_start_s <= r.t_s <= t_end_s])
 
     def _run(self) -> None:
         due_s = time.monotonic()

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import psutil
 
 from benchmarks.gpu.run.parts import NO_GPU
 from benchmarks.gpu.sensing.traces import TracePoint
+from benchmarks.harness.figures import Figure, known, single
 from ecorl.config import NvmlSourceConfig
 from ecorl.drivers.instruments import BoardState, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
@@ -68,6 +71,80 @@ class Window:
         return integral_j / counter_j - 1.0
 
 
+def window_facts(windows: Sequence[Window]) -> dict[str, object]:
+    """Describe how windows were measured, for the settings of a result.
+
+    Args:
+        windows: repetitions of one load.
+    """
+    states = [w.state for w in windows if w.state is not None]
+    return {
+        "windows_s": [round(w.time_s, 4) for w in windows],
+        "spans_s": [[w.energy.t_start_s, w.energy.t_end_s] for w in windows],
+        "calls": [w.n_calls for w in windows],
+        "energy_j": [w.energy_j for w in windows],
+        "method": sorted({str(w.energy.method) for w in windows}),
+        "integral_over_counter": [w.gap_share for w in windows],
+        "sm_clock_hz": known([s.sm_clock_hz for s in states]),
+        "temperature_c": known([s.temperature_c for s in states]),
+        "clock_event_reasons": [s.clock_event_reasons for s in states],
+    }
+
+
+def power_figure(id: str, window: Window, note: str) -> Figure:
+    """Mean power over one window.
+
+    Args:
+        id: of the figure.
+        window: e.g. of an idle GPU.
+        note: what was measured.
+    """
+    spread = {"window_s": window.time_s, "integral_over_counter": window.gap_share}
+    why = "the energy of the window is not known"
+    return single(id, window.power_w, "W", note, why=why, spread=spread)
+
+
+class CpuShare:
+    """CPU time of a process over wall-clock, from its making on.
+
+    Args:
+        pid: of the process; None where there is none.
+    """
+
+    def __init__(self, pid: int | None) -> None:
+        self._process = None if pid is None else psutil.Process(pid)
+        self._start_s, self._cpu_s = time.monotonic(), self._now_s()
+
+    def share(self) -> float | None:
+        """Share of one core so far; None where the process was not there all the time."""
+        now_s = self._now_s()
+        if now_s is None or self._cpu_s is None:
+            return None
+        return (now_s - self._cpu_s) / (time.monotonic() - self._start_s)
+
+    def _now_s(self) -> float | None:
+        if self._process is None:
+            return None
+        try:
+            times = self._process.cpu_times()
+        except psutil.Error:
+            return None
+        return float(times.user + times.system)
+
+
+def answering_gpus(driver: NvmlDriver) -> list[NvmlDevice]:
+    """Open NVML and return the GPUs that CUDA may use and that answer.
+
+    Args:
+        driver: not yet open.
+
+    Raises:
+        DriverError: when NVML does not tell of them.
+    """
+    driver.open()
+    return [d for d in driver.select(visible_devices(os.environ), as_cuda=True) if d.answers]
+
+
 def first_gpu(driver: NvmlDriver) -> NvmlDevice:
     """Open NVML and return the first GPU that CUDA may use and that answers.
 
@@ -78,8 +155,7 @@ def first_gpu(driver: NvmlDriver) -> NvmlDevice:
         MissingToolError: when there is none.
     """
     try:
-        driver.open()
-        devices = [d for d in driver.select(visible_devices(os.environ), as_cuda=True) if d.answers]
+        devices = answering_gpus(driver)
     except DriverError as error:
         raise MissingToolError(f"{NO_GPU} ({type(error).__name__})") from error
     if not devices:
@@ -92,35 +168,34 @@ class EnergyMeter:
 
     Args:
         synchronize: waits until the GPU has done what was launched.
-        interval_s: of the sampler, s.
         counter_interval_s: of a counter that is slow to read, s.
 
     Raises:
         MissingToolError: when there is no GPU.
     """
 
-    def __init__(
-        self,
-        synchronize: Callable[[], None],
-        interval_s: float = 0.1,
-        counter_interval_s: float = 1.0,
-    ) -> None:
+    def __init__(self, synchronize: Callable[[], None], counter_interval_s: float = 1.0) -> None:
         self.synchronize, self.driver = synchronize, NvmlDriver()
         self.device = first_gpu(self.driver)
         metered = MeteredDevice(gpus=(self.device.uuid,))
-        source = NvmlSourceConfig(interval_s=interval_s, counter_interval_s=counter_interval_s)
+        source = NvmlSourceConfig(interval_s=0.1, counter_interval_s=counter_interval_s)
         self._id = f"gpu{self.device.index}"
         self.sampler = Sampler([SourceSpec((source,), metered)])
 
     def __enter__(self) -> EnergyMeter:
         self.sampler.start()
         # A window that began before the first reading would have no counter at its start.
-        self._settle(self._edge_s())
+        self._settle(self.edge_s())
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.sampler.stop()
         self.driver.close()
+
+    def edge_s(self) -> float:
+        """The time now, s, at which the sampler reads as well, as at the edge of a stage."""
+        self.sampler.mark_edge()
+        return time.monotonic()
 
     def energy(self, t_start_s: float, t_end_s: float) -> StageEnergy:
         """Energy of a window that is over, once the readings behind its end have come.
@@ -158,12 +233,24 @@ class EnergyMeter:
         Args:
             duration_s: how long, s.
         """
+        return self._window(lambda: time.sleep(duration_s), 0)
+
+    def once(self, call: Callable[[], object]) -> Window:
+        """Measure one call of a load.
+
+        Args:
+            call: launches the load.
+        """
+        return self._window(call, 1)
+
+    def _window(self, call: Callable[[], object], n_calls: int) -> Window:
         self.synchronize()
-        start_s = self._edge_s()
-        time.sleep(duration_s)
+        start_s = self.edge_s()
+        call()
+        self.synchronize()
+        end_s = self.edge_s()
         state = self.driver.board_state(self.device)
-        end_s = self._edge_s()
-        return Window(end_s - start_s, 0, self.energy(start_s, end_s), state)
+        return Window(end_s - start_s, n_calls, self.energy(start_s, end_s), state)
 
     def repeat(self, call: Callable[[], object], length_s: float, call_s: float) -> Window:
         """Repeat a load for some time, and measure it.
@@ -177,7 +264,7 @@ class EnergyMeter:
         state: BoardState | None = None
         n_calls = 0
         self.synchronize()
-        start_s = self._edge_s()
+        start_s = self.edge_s()
         while time.monotonic() - start_s < length_s:
             for _ in range(n_between):
                 call()
@@ -185,22 +272,8 @@ class EnergyMeter:
             if state is None and time.monotonic() - start_s > 0.5 * length_s:
                 state = self.driver.board_state(self.device)
             self.synchronize()
-        end_s = self._edge_s()
+        end_s = self.edge_s()
         return Window(end_s - start_s, n_calls, self.energy(start_s, end_s), state)
-
-    def once(self, call: Callable[[], object]) -> Window:
-        """Measure one call of a load.
-
-        Args:
-            call: launches the load.
-        """
-        self.synchronize()
-        start_s = self._edge_s()
-        call()
-        self.synchronize()
-        end_s = self._edge_s()
-        state = self.driver.board_state(self.device)
-        return Window(end_s - start_s, 1, self.energy(start_s, end_s), state)
 
     def warm_up(self, call: Callable[[], object], length_s: float) -> float:
         """Call a load until it is warm; returns the time of its last call, s.
@@ -218,11 +291,7 @@ class EnergyMeter:
         return call_s
 
     def measure(
-        self,
-        call: Callable[[], object],
-        *,
-        n_repetitions: int,
-        length_s: float,
+        self, call: Callable[[], object], *, n_repetitions: int, length_s: float
     ) -> list[Window]:
         """Warm a load up and measure it several times.
 
@@ -233,11 +302,6 @@ class EnergyMeter:
         """
         call_s = self.warm_up(call, WARM_UP_S)
         return [self.repeat(call, length_s, call_s) for _ in range(n_repetitions)]
-
-    def _edge_s(self) -> float:
-        """The time now, s, at which the sampler reads as well."""
-        self.sampler.mark_edge()
-        return time.monotonic()
 
     def _settle(self, t_end_s: float) -> None:
         until_s = time.monotonic() + _SETTLE_S

@@ -46,23 +46,6 @@ CANDIDATES = (
 _PATIENCE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a tracer is to read.
-
-    Attributes:
-        uuid: of the GPU.
-        instruments: of power, beside the counter.
-        interval_s: time from one round of all calls to the next, s; 0 for no pause.
-        is_costly: whether `costly_calls` are made too.
-    """
-
-    uuid: str
-    instruments: tuple[Instrument, ...]
-    interval_s: float = 0.0
-    is_costly: bool = False
-
-
 @dataclass
 class LoadTrace:
     """What a tracer has read.
@@ -88,53 +71,25 @@ def readable(driver: NvmlDriver, device: NvmlDevice) -> dict[Instrument, float |
     found: dict[Instrument, float | str] = {}
     for instrument in CANDIDATES:
         try:
-            found[instrument] = driver.power(device, (instrument,)).power_w
+            found[instrument] = _power_w(driver, device, instrument)
         except DriverError as error:
             found[instrument] = type(error).__name__
     return found
 
 
-def calls(
-    driver: NvmlDriver, device: NvmlDevice, instruments: tuple[Instrument, ...]
-) -> dict[str, Callable[[], float]]:
-    """Name the calls for the counter and for instruments of power.
-
-    Args:
-        driver: that is open.
-        device: the GPU.
-        instruments: of power.
-    """
-    found: dict[str, Callable[[], float]] = {COUNTER: lambda: driver.energy_j(device)}
-    for one in instruments:
-        found[str(one)] = partial(_power_w, driver, device, one)
-    return found
-
-
-def costly_calls(
-    driver: NvmlDriver, device: NvmlDevice, source: NvmlSource
-) -> dict[str, Callable[[], float]]:
-    """Name the calls whose time alone is of interest.
-
-    Args:
-        driver: that is open.
-        device: the GPU.
-        source: that is open and reads this GPU alone.
-    """
-
-    def read() -> float:
-        (sample,) = source.read()
-        if sample.power_w is None:
-            raise DriverError(sample.error or "no reading")
-        return sample.power_w
-
-    return {
-        WHOLE: read,
-        BOARD: lambda: driver.board_state(device).sm_clock_hz or 0.0,
-    }
-
-
 def _power_w(driver: NvmlDriver, device: NvmlDevice, instrument: Instrument) -> float:
     return driver.power(device, (instrument,)).power_w
+
+
+def _whole_w(source: NvmlSource) -> float:
+    (sample,) = source.read()
+    if sample.power_w is None:
+        raise DriverError(sample.error or "no reading")
+    return sample.power_w
+
+
+def _clock_hz(driver: NvmlDriver, device: NvmlDevice) -> float:
+    return driver.board_state(device).sm_clock_hz or 0.0
 
 
 def record(
@@ -168,19 +123,26 @@ def record(
     return trace
 
 
-def _trace_in_child(link: Connection, order: Order) -> None:
+def _trace_in_child(
+    link: Connection,
+    uuid: str,
+    instruments: tuple[Instrument, ...],
+    interval_s: float,
+    is_costly: bool,
+) -> None:
     """Body of the process: read from the start until the first message."""
-    driver, source = NvmlDriver(), NvmlSource((order.uuid,))
+    driver, source = NvmlDriver(), NvmlSource((uuid,))
     driver.open()
     try:
-        device = driver.find(order.uuid)
-        named = calls(driver, device, order.instruments)
-        if order.is_costly:
+        device = driver.find(uuid)
+        named = {COUNTER: partial(driver.energy_j, device)}
+        named |= {str(one): partial(_power_w, driver, device, one) for one in instruments}
+        if is_costly:
             source.open()
-            named |= costly_calls(driver, device, source)
+            named |= {WHOLE: partial(_whole_w, source), BOARD: partial(_clock_hz, driver, device)}
         link.send("ready")
         # A parent that ended without a word ends this too: poll tells of a closed pipe.
-        link.send(record(named, order.interval_s, link.poll))
+        link.send(record(named, interval_s, link.poll))
     finally:
         source.close()
         driver.close()
@@ -190,17 +152,27 @@ class Tracer:
     """Reads while its ``with`` block lasts; afterwards `trace` holds what it has read.
 
     Args:
-        order: what is read.
+        uuid: of the GPU.
+        instruments: of power, beside the counter.
+        interval_s: time from one round of all calls to the next, s; 0 for no pause.
+        is_costly: whether whole readings and the board's state are taken too.
 
     Raises:
         DriverError: when the process cannot read.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(
+        self,
+        uuid: str,
+        instruments: tuple[Instrument, ...] = (),
+        interval_s: float = 0.0,
+        *,
+        is_costly: bool = False,
+    ) -> None:
         context = multiprocessing.get_context("spawn")
-        self._link, theirs = context.Pipe()
-        self._process = context.Process(target=_trace_in_child, args=(theirs, order), daemon=True)
-        self._theirs = theirs
+        self._link, self._theirs = context.Pipe()
+        what = (self._theirs, uuid, instruments, interval_s, is_costly)
+        self._process = context.Process(target=_trace_in_child, args=what, daemon=True)
         self.trace = LoadTrace()
 
     def __enter__(self) -> Tracer:

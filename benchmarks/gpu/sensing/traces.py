@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from ecorl.telemetry.integrate import Reading, counter_difference, hold_integral
@@ -46,11 +47,8 @@ def value_at(points: Sequence[TracePoint], t_s: float) -> float | None:
     """
     if not points or not points[0].t_s <= t_s <= points[-1].t_s:
         return None
-    low, high = 0, len(points) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if points[middle].t_s <= t_s else (low, middle)
-    a, b = points[low], points[high]
+    after = min(bisect_right(points, t_s, key=attrgetter("t_s")), len(points) - 1)
+    a, b = points[max(0, after - 1)], points[after]
     if b.t_s <= a.t_s:
         return a.value
     return a.value + (b.value - a.value) * (t_s - a.t_s) / (b.t_s - a.t_s)
@@ -128,21 +126,16 @@ def refresh_period(points: Sequence[TracePoint]) -> float | None:
     return math.fsum(intervals) / n_periods
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """How an instrument follows a load that is switched on.
 
     Attributes:
         delay_s: until it has risen by a tenth, s.
         rise_s: from there until it has risen by nine tenths, s.
-        low_w: before, W.
-        high_w: at the end, W.
     """
 
     delay_s: float
     rise_s: float
-    low_w: float
-    high_w: float
 
 
 def step_response(
@@ -169,7 +162,7 @@ def step_response(
     ]
     if high_w <= low_w or at[0] is None or at[1] is None:
         return None
-    return Step(at[0] - t_on_s, at[1] - at[0], low_w, high_w)
+    return Step(at[0] - t_on_s, at[1] - at[0])
 
 
 def deviations(values: Iterable[float]) -> list[float]:

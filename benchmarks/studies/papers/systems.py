@@ -26,7 +26,7 @@ from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
 from ecorl.records import Stage
 from ecorl.scheduler.features import NAMES
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation

@@ -57,7 +57,7 @@ def _play_episodes(scenario: Scenario, asked: PlanOptions) -> None:
     with needs_policy_extra():
         from ecorl.cli.policy.training import telling
         from ecorl.policy import job_plan as planning
-        from ecorl.scheduler.learned import PolicyFile
+        from ecorl.scheduler.policy_file import PolicyFile
 
         n_iterations, n_seeds = scenario.n_iterations, asked.seeds or _N_SEEDS
         path = asked.policy
@@ -332,7 +332,7 @@ def _answer_job(asked: PlanOptions, plot: Path | None) -> None:
         _only_by_episodes(plot, own)
     if is_played:
         with needs_policy_extra():
-            from ecorl.scheduler.learned import PolicyFile
+            from ecorl.scheduler.policy_file import PolicyFile
 
             PolicyFile(asked.policy)  # a mistake is told before anything is printed
     scenarios = job.scenarios(asked.iterations or _N_ITERATIONS if is_played else 1)

@@ -24,7 +24,7 @@ from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
 from ecorl.policy.training.origin import is_stale
 from ecorl.policy.training.train import other_plan
 from ecorl.report.render.lines import aligned, readable_width, wrapped
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.scenario import Scenario
 
 N_REPLAYS = 4

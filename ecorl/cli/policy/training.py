@@ -38,7 +38,7 @@ from ecorl.policy.training.train import (
 )
 from ecorl.report.render.lines import aligned
 from ecorl.runtime.progress import progress
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.scenario import Scenario
 
 CALIBRATION_FILE, RESULT_FILE = "calibration.toml", "gpu_stages.json"

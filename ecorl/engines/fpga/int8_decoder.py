@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ecorl.engines.fpga.cycles.model import BatchShape
+from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
 from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale, Tensors
 from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.engines.models.gating import Gating

@@ -29,7 +29,7 @@ from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.training.train import NetworkPolicy, Tell, TrainingPlan, train
 from ecorl.policy.training.weights import network_from_onnx
 from ecorl.scheduler.features import SCORE_WORDS
-from ecorl.scheduler.learned import PolicyFile, shipped_path
+from ecorl.scheduler.policy_file import PolicyFile, shipped_path
 from ecorl.scheduler.tables import COLUMN, Float64
 from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Scenario

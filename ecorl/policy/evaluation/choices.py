@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ecorl.policy.training.network import permitted_codes
 from ecorl.records import Algorithm, Stage
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Limits, Scenario

@@ -39,7 +39,7 @@ from ecorl.policy.planners.heuristics import (
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.planners.search import Codes, lookahead
 from ecorl.policy.training.network import permitted_codes
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import CostView, Simulation, play

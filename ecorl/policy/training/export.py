@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ecorl.files import write_whole
 from ecorl.policy.training.network import HIDDEN, N_ACTIONS, N_GAINS, Float32, PolicyNetwork
 from ecorl.scheduler.features import NAMES, SCHEMA
-from ecorl.scheduler.learned import META_NAMES, META_RECORD, META_SCHEMA
+from ecorl.scheduler.policy_file import META_NAMES, META_RECORD, META_SCHEMA
 
 _OPSET = 17
 """The first with LayerNormalization as an operator."""

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from ecorl.errors import ConfigError
 from ecorl.policy.training.network import HIDDEN, N_ACTIONS, WIDTH, Float32, PolicyNetwork
 from ecorl.scheduler.features import N_FEATURES
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 
 _KEY = "policy"
 

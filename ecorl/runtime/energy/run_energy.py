@@ -29,7 +29,8 @@ from ecorl.records import (
 )
 from ecorl.runtime.handles import RoleTotals, RunTotals
 from ecorl.runtime.monitor import Monitor, added_up
-from ecorl.telemetry.check import CounterVerdict, judge_counter, stopped_seconds
+from ecorl.telemetry.check import stopped_seconds
+from ecorl.telemetry.integrate import CounterVerdict, judge_counter
 
 
 class RunEnergy:

@@ -15,14 +15,8 @@ from ecorl.devices import load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.records import Algorithm, PathCost, Provenance, SchedulerState, Stage, StageWork
 from ecorl.scheduler import build_policy
-from ecorl.scheduler.measured.readings import (
-    PRIOR_COUNT,
-    RECENT_ALPHA,
-    UNREAD,
-    Readings,
-    level,
-    recent_weight,
-)
+from ecorl.scheduler.measured.readings import PRIOR_COUNT, UNREAD, Readings, level
+from ecorl.statistics import RECENT_ALPHA, recent_weight
 from ecorl.scheduler.run_costs import RunTable
 from ecorl.scheduler.tables import COLUMN
 

@@ -24,7 +24,8 @@ from ecorl.records import (
 )
 from ecorl.scheduler import Guards, place
 from ecorl.scheduler.features import N_FEATURES, NAMES
-from ecorl.scheduler.learned import DecisionView, LearnedScheduler, PolicyFile
+from ecorl.scheduler.learned import DecisionView, LearnedScheduler
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.run_costs import BatchKind, RunTable, priced, run_rules
 from ecorl.scheduler.tables import COLUMNS, CostTable

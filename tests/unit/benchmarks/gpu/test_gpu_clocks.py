@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.gpu import clocks
 from benchmarks.gpu.clocks import TOY, measure
-from benchmarks.gpu.loads import passes
+from benchmarks.gpu.loads import generation, passes
 from benchmarks.gpu.loads.llama import EAGER
 from benchmarks.gpu.loads.passes import exponent, lacking_memory, part_of_gpu, settling
 from benchmarks.gpu.run.setting import Setting
@@ -105,11 +105,11 @@ def test_a_gpu_that_is_lost_in_the_middle_keeps_what_was_measured(one_gpu, tmp_p
     taken = []
     make_stage = clocks._stage
 
-    def stage(model, shapes, number):
-        taken.append(number)
+    def stage(model, batch, name):
+        taken.append(name)
         if len(taken) == 2:
             one_gpu.set(*SETTINGS, *LOST)
-        return make_stage(model, shapes, number)
+        return make_stage(model, batch, name)
 
     monkeypatch.setattr(clocks, "_stage", stage)
     one_gpu.set(*SETTINGS)
@@ -189,7 +189,7 @@ def cuda(one_gpu, monkeypatch):
              "get_device_properties", "mem_get_info", "empty_cache")  # fmt: skip
     for name in names:
         monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
-    monkeypatch.setattr(passes, "fused", lambda: EAGER)
+    monkeypatch.setattr(generation, "fused", lambda: EAGER)
     monkeypatch.setattr(clocks, "FULL", SHORT)
     monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     one_gpu.set(*SETTINGS)
@@ -209,7 +209,7 @@ def test_parts_of_a_gpu_are_captured_and_replayed_on_their_streams(cuda, tmp_pat
 
     context = SimpleNamespace(create=create)
     monkeypatch.setattr("torch.cuda.green_contexts.GreenContext", context)
-    monkeypatch.setattr(clocks, "product_s", lambda stream: 1.0)
+    monkeypatch.setattr(passes, "product_s", lambda stream: 1.0)
     found = on_gpu(tmp_path)
     assert made == [64, 32, 96]
     assert found["part.half.product_time_over_full"].value == 1.0
@@ -246,14 +246,14 @@ def test_memory_that_runs_out_costs_one_load(cuda, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
 
-    monkeypatch.setattr(clocks, "decoding", full)
+    monkeypatch.setattr(passes, "decoding", full)
     found = on_gpu(tmp_path)
     assert found["decode_8b.b2.power_w"].note == "OutOfMemoryError: CUDA out of memory."
     assert found["stages.actor_train.b2x32.power_w"].value > 0
 
 
 def test_work_that_never_ends_ends_the_part(cuda, tmp_path, monkeypatch):
-    monkeypatch.setattr(passes, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(generation, "PATIENCE_S", 0.05)
     threading.Timer(1.5, lambda: setattr(cuda, "is_stuck", True)).start()
     found = on_gpu(tmp_path)
     assert found["stages.reward.b2x32.power_w"].value > 0
@@ -301,10 +301,11 @@ def test_the_exponent_is_found(slope):
         (clock_hz, clock_hz**slope * math.exp(chance.gauss(0.0, 0.005)))
         for clock_hz in (chance.uniform(1.4e9, 1.9e9) for _ in range(60))
     ]
-    found = exponent(points)
-    assert found.slope == pytest.approx(slope, abs=0.05)
-    assert abs(found.slope - slope) < 2.0 * found.half
-    assert 1.4e9 < found.low_hz < found.high_hz < 1.9e9
+    found, spread = exponent(points)
+    assert found == pytest.approx(slope, abs=0.05)
+    low, high = spread["interval_95"]
+    assert abs(found - slope) < high - low
+    assert 1.4e9 < spread["clock_p10_hz"] < spread["clock_p90_hz"] < 1.9e9
 
 
 def test_no_exponent_without_a_clock_that_varies():

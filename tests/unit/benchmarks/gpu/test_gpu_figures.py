@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from benchmarks.gpu.attached import ATTACHED, PLAIN, LoopTime
-from benchmarks.gpu.figures import (
-    StageFigures,
-    attached_figures,
-    gear_figures,
-    power_figure,
-    window_facts,
-)
-from benchmarks.gpu.loads.gears import GearLoad, layer_products
-from benchmarks.gpu.loads.stages import Workload, training_work
-from benchmarks.gpu.sensing.meter import Window
-from benchmarks.gpu.sensing.sensor_figures import phase_figures, slug
-from benchmarks.gpu.sensing.sensors import PhaseRow
+from benchmarks.gpu.attached import ATTACHED, PLAIN
+from benchmarks.gpu.facts import slug
+from benchmarks.gpu.loads.stages import Workload, half_new
+from benchmarks.gpu.sensing.meter import Window, power_figure, window_facts
+from benchmarks.gpu.stage_table import StageTable
+from benchmarks.gpu_gears import GearLoad, gear_figures, layer_products
+from benchmarks.gpu_stages import LoopTime, attached_figures
+from benchmarks.nvml import phase_figure
 from ecorl.control import Gear
 from ecorl.devices.llama import model_shape
 from ecorl.drivers.instruments import BoardState
-from ecorl.records import EnergyMethod, Provenance, StageEnergy
+from ecorl.records import EnergyMethod, Provenance, Stage, StageEnergy
 
 SHAPE = model_shape("1b")
 
@@ -40,21 +37,26 @@ def by_id(figures):
 
 
 def training(n_rows=8, length=512):
-    work = training_work(SHAPE, n_rows, length)
+    work = half_new(Stage.ACTOR_TRAIN, SHAPE, n_rows, length)
     return Workload(f"actor_train.b{n_rows}x{length}", work, "a step", work.n_tokens)
 
 
+def table(gpu_name):
+    meter = SimpleNamespace(device=SimpleNamespace(name=gpu_name))
+    return StageTable(meter, "1b", SHAPE, 3, 1.0)
+
+
 def test_joules_watts_and_tokens_agree():
-    stages = StageFigures("x", "A GPU nobody knows")
+    stages = table("A GPU nobody knows")
     stages.add(training(), [window(1000.0), window(1200.0), window(1100.0)])
-    found = by_id(stages.figures)
+    found = {id.rpartition(".")[2]: f for id, f in by_id(stages.figures).items()}
     n_tokens = 10 * 8 * 512
-    assert found["x.actor_train.b8x512.j_per_token"].value == pytest.approx(1100.0 / n_tokens)
-    assert found["x.actor_train.b8x512.power_w"].value == pytest.approx(550.0)
-    assert found["x.actor_train.b8x512.tokens_per_s"].value == pytest.approx(n_tokens / 2.0)
-    assert found["x.actor_train.b8x512.tokens_per_j"].value == pytest.approx(n_tokens / 1100.0)
+    assert found["j_per_token"].value == pytest.approx(1100.0 / n_tokens)
+    assert found["power_w"].value == pytest.approx(550.0)
+    assert found["tokens_per_s"].value == pytest.approx(n_tokens / 2.0)
+    assert found["tokens_per_j"].value == pytest.approx(n_tokens / 1100.0)
     # Half of a row is its completion.
-    edi = found["x.actor_train.b8x512.edi_j_per_token"]
+    edi = found["edi_j_per_token"]
     assert edi.value == pytest.approx(2 * 1100.0 / n_tokens)
     (cell,) = stages.edi.cells()
     assert cell.count == 3
@@ -63,17 +65,17 @@ def test_joules_watts_and_tokens_agree():
 
 
 def test_a_missing_energy_is_missing_and_the_speed_stays():
-    stages = StageFigures("x", "A GPU nobody knows")
+    stages = table("A GPU nobody knows")
     stages.add(training(), [window(1000.0), window(None)])
     found = by_id(stages.figures)
     for name in ("j_per_token", "power_w", "tokens_per_j", "edi_j_per_token"):
-        assert found[f"x.actor_train.b8x512.{name}"].value is None
-    assert found["x.actor_train.b8x512.tokens_per_s"].value is not None
+        assert found[f"gpu_stages.actor_train.b8x512.{name}"].value is None
+    assert found["gpu_stages.actor_train.b8x512.tokens_per_s"].value is not None
     assert power_figure("x.idle_w", window(None), "idle").value is None
 
 
 def test_a_speed_above_the_bound_is_refused():
-    stages = StageFigures("x", "NVIDIA H100 80GB HBM3")
+    stages = table("NVIDIA H100 80GB HBM3")
     stages.add(training(16, 1024), [window(1000.0, time_s=0.01, n_calls=10)])
     assert all(f.value is None for f in stages.figures)
     assert "h100_sxm" in stages.refused["actor_train.b16x1024"]
@@ -85,23 +87,23 @@ def test_ratios_are_to_the_same_load_in_bf16():
         return GearLoad(name, gear, 4096, "a product")
 
     bf16, fp8 = [window(1000.0), window(1000.0)], [window(700.0, 1.0), window(720.0, 1.0)]
-    found = by_id(gear_figures("x", [(load("p", Gear.BF16), bf16), (load("p", Gear.FP8), fp8),
+    found = by_id(gear_figures([(load("p", Gear.BF16), bf16), (load("p", Gear.FP8), fp8),
                                      (load("alone", Gear.FP32), bf16)]))  # fmt: skip
-    assert found["x.p.fp8.time_ratio"].value == pytest.approx(0.5)
-    assert found["x.p.fp8.energy_ratio"].value == pytest.approx(0.71)
-    assert "x.p.bf16.time_ratio" not in found
-    assert "x.alone.fp32.time_ratio" not in found
-    assert found["x.p.bf16.j_per_token"].value == pytest.approx(100.0 / 4096)
+    assert found["gpu_gears.p.fp8.time_ratio"].value == pytest.approx(0.5)
+    assert found["gpu_gears.p.fp8.energy_ratio"].value == pytest.approx(0.71)
+    assert "gpu_gears.p.bf16.time_ratio" not in found
+    assert "gpu_gears.alone.fp32.time_ratio" not in found
+    assert found["gpu_gears.p.bf16.j_per_token"].value == pytest.approx(100.0 / 4096)
 
 
 def test_what_ecorl_adds_is_by_pairs():
     plain = [LoopTime(1.0, 0.5, 300.0), LoopTime(2.0, 0.5, 600.0), LoopTime(1.0, 0.5, 300.0)]
     attached = [LoopTime(1.1, 0.6, 303.0), LoopTime(2.2, 0.6, 606.0), LoopTime(1.1, 0.6, None)]
-    found = by_id(attached_figures("x", "loop", {PLAIN: plain, ATTACHED: attached}, 10))
-    assert found["x.attached.loop.step_ratio"].value == pytest.approx(1.1)
-    assert found["x.attached.loop.cpu_ratio"].value == pytest.approx(1.2)
-    assert found["x.attached.loop.energy_ratio"].value is None
-    assert found["x.attached.loop.extra_s"].value == pytest.approx(0.01)
+    found = by_id(attached_figures("loop", {PLAIN: plain, ATTACHED: attached}, 10))
+    assert found["gpu_stages.attached.loop.step_ratio"].value == pytest.approx(1.1)
+    assert found["gpu_stages.attached.loop.cpu_ratio"].value == pytest.approx(1.2)
+    assert found["gpu_stages.attached.loop.energy_ratio"].value is None
+    assert found["gpu_stages.attached.loop.extra_s"].value == pytest.approx(0.01)
 
 
 def test_what_is_kept_of_windows():
@@ -112,10 +114,9 @@ def test_what_is_kept_of_windows():
 
 
 def test_the_worst_phase_counts():
-    row = PhaseRow(0.1, [0.0, 0.5], {"nvml:field186:gpu": [90.0, 110.0], "ecorl:hold": [1.0, None]})
-    found = by_id(phase_figures([row]))
-    assert found["nvml.phase.own.field186_gpu"].value == pytest.approx(0.1)
-    assert found["nvml.phase.own.ecorl_hold"].value is None
+    assert phase_figure("x", [90.0, 110.0], 0.1).value == pytest.approx(0.1)
+    assert phase_figure("x", [1.0, None], 0.1).value is None
+    assert slug("nvml:field186:gpu") == "field186_gpu"
     assert slug("nvml:power_usage") == "power_usage"
 
 

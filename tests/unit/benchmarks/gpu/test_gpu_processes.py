@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from benchmarks.gpu.run.processes import labelled, neighbours
+from benchmarks.gpu.run.part import labelled, neighbours
 from benchmarks.harness.figures import Figure, missing
 from ecorl.records import Provenance
 

@@ -9,7 +9,8 @@ from fake_nvml import true_energy_j
 
 from benchmarks.gpu import sampling
 from benchmarks.gpu.run.setting import Setting
-from benchmarks.gpu.sampling import Arm, CpuShare, share_figure
+from benchmarks.gpu.sampling import Arm, share_figure
+from benchmarks.gpu.sensing.meter import CpuShare
 from benchmarks.harness.figures import Target
 from ecorl.records import Provenance
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmarks.gpu import stage_table
-from benchmarks.gpu.loads.stages import FULL
+from benchmarks.gpu.loads import stages
 from benchmarks.gpu.run.setting import Setting
 from ecorl.bench.machine import repository
 from ecorl.policy.calibration.stages import load_calibration, measured_work
@@ -37,7 +37,7 @@ def values(figures):
 def test_every_window_has_the_joules_of_the_gpu(gpu, tmp_path):
     config, figures = stage_table.measure(setting(tmp_path, 60.0))
     found = values(figures)
-    names = {name for batch in stage_table.REHEARSED for name in batch.names}
+    names = {name for batch, _ in stage_table.REHEARSED for name in batch.names}
     assert set(config["workloads"]) == names
     for facts in (*config["workloads"].values(), *config["idle"].values()):
         for (start_s, end_s), energy_j in zip(facts["spans_s"], facts["energy_j"], strict=True):
@@ -59,27 +59,21 @@ def test_without_time_all_stages_are_missing_with_the_reason(gpu, tmp_path):
 
 @pytest.mark.deep
 def test_memory_that_does_not_suffice_loses_one_batch_alone(gpu, tmp_path, monkeypatch):
-    def full(model, shapes):
-        if shapes.training:
-            raise stage_table.torch.OutOfMemoryError("CUDA out of memory")
-        return ()
+    def full(*args):
+        raise stage_table.torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(stage_table, "training_loads", full)
-    batches = stage_table.trained(2, 32, 0.5), stage_table.scored(2, 32, 0.5)
-    monkeypatch.setattr(stage_table, "REHEARSED", batches)
+    monkeypatch.setattr(stages, "TrainingStep", full)
+    batches = stages.Batch("training", 2, 32), stages.Batch("scoring", 2, 32)
+    monkeypatch.setattr(stage_table, "REHEARSED", [(batch, 0.5) for batch in batches])
     found = {f.id: f for f in stage_table.measure(setting(tmp_path, 60.0))[1]}
     assert "memory" in found["gpu_stages.actor_train.b2x32.power_w"].note
     assert found["gpu_stages.reward.b2x32.power_w"].value > 0
 
 
 def test_its_batches_are_some_of_the_full_pass():
-    for batch in stage_table.BATCHES:
-        assert set(batch.shapes.generation) <= set(FULL.generation)
-        assert set(batch.shapes.scoring) <= set(FULL.scoring)
-        assert set(batch.shapes.training) <= set(FULL.training)
-        assert (batch.shapes.prompt, batch.shapes.new) == (FULL.prompt, FULL.new)
+    assert {batch for batch, _ in stage_table.BATCHES} <= set(stages.FULL)
     model = ModelShape(*(int(v) for v in (16, 2048, 8192, 32, 8, 64, 128256, 1e9, 1e9)))
-    first = [name for batch in stage_table.BATCHES[:3] for name in batch.names]
+    first = [name for batch, _ in stage_table.BATCHES[:3] for name in batch.names]
     works = (measured_work(f"gpu_stages.{name}.j_per_token", model) for name in first)
     assert len({work.stage for work in works if work is not None}) == 4
 
@@ -95,7 +89,7 @@ def test_a_result_is_a_calibration():
 def test_a_shorter_file_of_the_same_gpu_is_a_calibration_too(tmp_path):
     """What the part leaves: the batches of the full pass that it has, and no others."""
     result = json.loads((KEPT / "gpu_stages.json").read_text())
-    names = {name for batch in stage_table.BATCHES for name in batch.names}
+    names = {name for batch, _ in stage_table.BATCHES for name in batch.names}
     result["figures"] = [
         f for f in result["figures"] if f["id"].rpartition(".")[0].partition(".")[2] in names
     ]

@@ -62,7 +62,6 @@ def assert_true(spans_s, energies_j):
 @pytest.mark.slow
 def test_a_training_has_equal_bits_and_the_joules_of_the_gpu(steady_gpu, out):
     from benchmarks.gpu import training
-    from benchmarks.gpu.training_figures import STAGES
 
     config, figures = training.measure(rehearsed(out))
     json.dumps(config, allow_nan=False)
@@ -84,11 +83,11 @@ def test_a_training_has_equal_bits_and_the_joules_of_the_gpu(steady_gpu, out):
     runs = [[begin, end] for _, _, begin, end, _, _ in stages["executions"]]
     assert_true(runs, [joules for *_, joules, _ in stages["executions"]])
     assert {how for *_, how in stages["executions"]} == {"counter"}
-    parts = [value[f"{name}.energy_j"] for name in (*STAGES, "beside")]
+    parts = [value[f"{name}.energy_j"] for name in (*training.STAGES, "beside")]
     assert math.fsum(parts) == pytest.approx(value["step_energy_j"], rel=1e-9)
-    shares = [value[f"{name}.energy_share"] for name in (*STAGES, "beside")]
+    shares = [value[f"{name}.energy_share"] for name in (*training.STAGES, "beside")]
     assert math.fsum(shares) == pytest.approx(1.0)
-    per_token = [1.0 / value[f"{name}.tokens_per_j"] for name in STAGES]
+    per_token = [1.0 / value[f"{name}.tokens_per_j"] for name in training.STAGES]
     per_token.append(value["beside.energy_j"] / (4 * 8))  # tokens that a step generates
     assert math.fsum(per_token) == pytest.approx(1.0 / value["tokens_per_j"])
 
@@ -109,10 +108,7 @@ def test_a_gpu_that_is_lost_leaves_gaps_and_no_zeros(one_gpu, tmp_path):
              "nvmlDeviceGetPowerUsage")  # fmt: skip
     setting, folder = rehearsed(tmp_path), tmp_path / "work"
     one_gpu.set(*STEADY)
-    runs = training.Runs(
-        training.GrpoTraining(setting, folder / "policy", training.FULL, torch.bfloat16),
-        folder, setting,
-    )  # fmt: skip
+    runs = training.GrpoTraining(setting, folder, training.FULL, torch.bfloat16)
     one_gpu.set(*STEADY, *(f"error {call} 15" for call in calls))
     _, figures = training.equal_bits(runs)
     assert figures[0].value == 1
@@ -134,7 +130,7 @@ def no_pairs(training, runs):
     class NoTracer:
         trace = SimpleNamespace(points={})
 
-        def __init__(self, order):
+        def __init__(self, *args):
             pass
 
         def __enter__(self):
@@ -144,7 +140,7 @@ def no_pairs(training, runs):
             pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Tracer", NoTracer)
+        patch.setattr("benchmarks.gpu.attached.Tracer", NoTracer)
         return training.attaching_cost(runs, "GPU-0")
 
 
@@ -169,12 +165,12 @@ class GivenRuns:
         self.closing_s, self._outcomes = 0.0, list(outcomes)
 
     def run(self, n_steps, config, name, *, weights=False):
-        from benchmarks.gpu.loads.training_runs import Run
+        from benchmarks.gpu.loads.grpo import Run
 
         found = self._outcomes.pop(0)
         if isinstance(found, Exception):
             raise found
-        return Run([{"loss": found}], [0.0, 1.0], [torch.tensor([found])], 1.0)
+        return Run([{"loss": found}], [0.0, 1.0], [torch.tensor([found])], 0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +240,7 @@ def test_a_training_in_both_gears(steady_gpu, out):
             assert_true([(0.0, s) for s in block["train_s"]], block["train_j"])
             assert block["losses"] == blocks[0]["losses"]
             assert block["faults"] == []
-    assert len(config["loss_differences"]) == gears.WARM_UP + gears.BLOCK_STEPS
+    assert len(config["loss_differences"]) == gears.grpo.WARM_UP + gears.grpo.BLOCK_STEPS
     assert any(config["loss_differences"])
     assert value["train_energy_ratio"] == pytest.approx(value["train_time_ratio"], rel=2 * NEAR)
     assert value["step_energy_ratio"] == pytest.approx(value["step_time_ratio"], rel=2 * NEAR)
@@ -259,7 +255,7 @@ def test_without_units_for_fp8_the_other_arm_stands(tmp_path):
     from ecorl.control import Gear
 
     steps = [gears.GearStep(10.0, 0.5, 100, 20.0, 1.0), gears.GearStep(12.0, 0.5, 100, None, 1.0)]
-    blocks = {Gear.BF16: [gears.GearBlock(steps, {}, 9.0)], Gear.FP8: []}
+    blocks = {Gear.BF16: [gears.GearBlock(steps, [], {}, 9.0)], Gear.FP8: []}
     found = by_name(gears.gear_figures(blocks, {Gear.FP8: gears.NO_UNITS}))
     assert found["bf16.train_j_per_token"].value == pytest.approx(0.11)
     assert found["bf16.step_j"].value is None

@@ -65,7 +65,9 @@ def test_what_does_not_fit_or_cannot_be_read_is_named(tmp_path):
     assert "other-1.0-cp39-cp39-win_amd64.whl is not for Python 3.12" in skipped[1]
 
 
-def test_only_what_is_missing_is_chosen_with_all_that_it_requires(tmp_path):
+def test_only_what_is_missing_is_chosen_with_all_that_it_requires(tmp_path, monkeypatch):
+    for name in ("is_found", "is_installed"):
+        monkeypatch.setattr(wheels, name, {"there"}.__contains__)
     make_wheel(tmp_path, "wanted", requires=(
         "needed>=1", "there", "Some.Thing ; extra == 'all'", "elsewhere ; sys_platform == 'win32'",
     ))  # fmt: skip
@@ -73,9 +75,7 @@ def test_only_what_is_missing_is_chosen_with_all_that_it_requires(tmp_path):
     make_wheel(tmp_path, "there")
     make_wheel(tmp_path, "unasked")
     found, _ = read_wheels(tmp_path, HERE)
-    chosen, lacking = choose(
-        ("wanted", "there", "nowhere"), found, {"there"}.__contains__, {"there"}.__contains__
-    )
+    chosen, lacking = choose(("wanted", "there", "nowhere"), found)
     assert sorted(wheel.name for wheel in chosen) == ["needed", "wanted"]
     assert lacking == ["nowhere", "absent"]
 

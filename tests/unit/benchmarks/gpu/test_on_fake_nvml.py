@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from benchmarks.gpu.loads.bursts import Burner
-from benchmarks.gpu.loads.gears import GearLoad
-from benchmarks.gpu.loads.stages import Shapes
+from benchmarks.gpu.loads.stages import Batch
 from benchmarks.gpu.sensing.meter import EnergyMeter
-from benchmarks.gpu.sensing.sensors import Plan
-from benchmarks.gpu.sensing.tracer import COUNTER, WHOLE, Order, Tracer, readable
+from benchmarks.gpu.sensing.tracer import COUNTER, WHOLE, Tracer, readable
+from benchmarks.gpu_gears import GearLoad
+from benchmarks.nvml import Plan
 from ecorl.control import Gear
 from ecorl.drivers.instruments import INSTRUMENTS
 from ecorl.drivers.nvml import NvmlDriver
@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parents[4]
 CPU = torch.device("cpu")
 MEAN_W = 100.0 + 0.25 * 500.0
 PLAN = Plan(0.4, 0.3, 1.0, (2, 0.5), {0.4: 3}, 0.2, 2, 0.5, (0.11,))
-SHAPES = Shapes((2,), (2,), 64, 65, ((2, 32),), ((2, 32),))
+BATCHES = (
+    Batch("generation", 2, 64, 65), Batch("generation", 2, 64, 65, is_eager=True),
+    Batch("scoring", 2, 32), Batch("training", 2, 32),
+)  # fmt: skip
 OPTIONS = SimpleNamespace(quick=True)
 
 
@@ -82,7 +85,7 @@ def test_a_tracer_reads_from_another_process(one_gpu):
     one_gpu.set("devices 1", "field 186 2 3")
     assert "NotSupported" in readable(driver, device).values()
     driver.close()
-    with Tracer(Order(device.uuid, INSTRUMENTS[:1], is_costly=True)) as tracer:
+    with Tracer(device.uuid, INSTRUMENTS[:1], is_costly=True) as tracer:
         time.sleep(0.3)
     trace = tracer.trace
     assert len(trace.points[COUNTER]) == len(trace.call_s[WHOLE]) > 20
@@ -111,7 +114,7 @@ def test_the_sensors_benchmark(one_gpu, script, monkeypatch):
 def test_the_stages_benchmark(one_gpu, script, monkeypatch):
     stages = script("gpu_stages")
     monkeypatch.setattr(stages, "SIZE", "160k")
-    monkeypatch.setattr(stages, "QUICK", SHAPES)
+    monkeypatch.setattr(stages, "QUICK", BATCHES)
     monkeypatch.setattr(stages, "QUICK_LENGTH_S", 0.2)
     monkeypatch.setattr(stages, "FUSES", False)
     monkeypatch.setattr(stages, "LOOPED", (2, 16))

@@ -30,7 +30,7 @@ from ecorl.policy.training.train import Made, TrainingPlan
 from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Abilities, Algorithm
 from ecorl.scheduler.features import N_FEATURES
-from ecorl.scheduler.learned import PolicyFile, shipped_path
+from ecorl.scheduler.policy_file import PolicyFile, shipped_path
 from ecorl.sim.scenario import Limits
 from tests.fakes.hidden_runs import PLAIN, ROWS, edited, wrote
 

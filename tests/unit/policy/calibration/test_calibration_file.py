@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ecorl.errors import ConfigError
-from ecorl.policy.calibration.calibrate import Calibration, calibrate
+from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.calibration.calibration import Calibration
 from ecorl.records import Provenance
 from tests.fakes.hidden_runs import wrote
 

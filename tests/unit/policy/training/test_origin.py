@@ -11,7 +11,7 @@ from ecorl.policy.training import origin
 from ecorl.policy.training.origin import FIGURES, figures_digest, is_stale
 from ecorl.policy.training.train import TrainingPlan, train
 from ecorl.scheduler import tables
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim import scenario, scenario_costs
 from ecorl.sim.families import jobs, training_pool
 

@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 
 from ecorl.engines.fpga.card import decoder as decoder_module
 from ecorl.engines.fpga.card.decoder import groups_of
-from ecorl.engines.fpga.card.plan import (
-    MARK,
-    N_OUTPUTS,
-    PAGE,
-    POSITION,
-    TOKEN,
-    lay_out,
-)
+from ecorl.engines.fpga.card.plan import MARK, N_OUTPUTS, POSITION, TOKEN, lay_out
+from ecorl.engines.fpga.cycles.attention import PAGE
 from ecorl.engines.fpga.int8_decoder import segments_of
 
 LENGTHS = st.one_of(

@@ -28,7 +28,8 @@ from ecorl.engines.fpga.cycles.kernel_calls import (
     kernel_starts,
 )
 from ecorl.engines.fpga.cycles.kernels import GemmCall, ScoreCall, call_cost, depth
-from ecorl.engines.fpga.cycles.model import KERNELS, BatchShape, CycleModel, attention_calls
+from ecorl.engines.fpga.cycles.model import KERNELS, CycleModel
+from ecorl.engines.fpga.cycles.kernel_calls import BatchShape, attention_calls
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.int8_decoder import segments_of
