@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ecorl.records import EnergyMethod, StageEnergy, StageResult, weakest
+from ecorl.records import EnergyMethod, Provenance, StageEnergy, StageResult, weakest
 from ecorl.runtime.energy.held_devices import DeviceWindow, HeldDevices, union
 
 _KEPT_S = 10.0
@@ -289,4 +289,35 @@ def total_energy(parts: Sequence[StageEnergy]) -> StageEnergy:
         coverage=min(p.coverage for p in parts),
         method=_common_method([p.method for p in parts]),
         provenance=weakest(*(p.provenance for p in parts)),
+    )
+
+
+def card_energy(
+    device_ids: tuple[str, ...],
+    t_start_s: float,
+    time_s: float | None,
+    energy_j: float | None,
+    provenance: Provenance,
+) -> StageEnergy:
+    """Energy of an execution as an engine reports it.
+
+    Args:
+        device_ids: the devices on which it ran.
+        t_start_s: when it began, monotonic s.
+        time_s: time on the device, s, or None.
+        energy_j: J, or None; then there is no method either.
+        provenance: of the energy.
+    """
+    return StageEnergy(
+        device_ids=device_ids,
+        t_start_s=t_start_s,
+        t_end_s=t_start_s + (time_s or 0.0),
+        energy_j=energy_j,
+        mean_power_w=energy_j / time_s if energy_j is not None and time_s else None,
+        counter_energy_j=None,
+        integral_energy_j=None,
+        n_samples=0,
+        coverage=1.0 if energy_j is not None else 0.0,
+        method=EnergyMethod.CYCLE_MODEL if energy_j is not None else EnergyMethod.NONE,
+        provenance=provenance,
     )

@@ -18,15 +18,14 @@ from ecorl.records import (
     Action,
     BarrierWait,
     DeviceKind,
-    EnergyMethod,
     FaultEvent,
     FaultKind,
     Provenance,
     Role,
-    StageEnergy,
     StageResult,
     StageWork,
 )
+from ecorl.runtime.energy.stage_energy import card_energy
 from ecorl.runtime.handles import PlacedStage, Span, held_s
 from ecorl.runtime.monitor import Monitor
 from ecorl.runtime.scheduling.offload import (
@@ -209,6 +208,8 @@ class Recorder:
         ahead_s = self._monitors[lane.place.node].ahead_s
         span = report.span_s or (pending.t_submit_s + ahead_s, outcome.t_done_s + ahead_s)
         device_ids = lane.place.device_ids if on_card else (HOST_PROCESS_ID,)
+        told = (report.device_time_s, report.device_energy_j, report.provenance)
+        energy = card_energy(device_ids, span[0], *told)
         self._monitors[lane.place.node].add(
             stage.serial,
             StageResult(
@@ -226,7 +227,7 @@ class Recorder:
                 n_sequences=stage.work.n_sequences,
                 n_tokens=stage.work.n_tokens,
                 n_output_tokens=stage.work.n_output_tokens,
-                energy=None if is_real else _reported_energy(device_ids, span[0], report),
+                energy=None if is_real else energy,
                 n_rows_fallback=len(outcome.bad_rows),
                 fault=fault,
                 role_name=stage.work.role_name,
@@ -273,26 +274,6 @@ class Recorder:
         except PhysicalBoundError as error:
             return str(error)
         return None
-
-
-def _reported_energy(
-    device_ids: tuple[str, ...], t_start_s: float, report: EngineReport
-) -> StageEnergy:
-    """Energy of an execution as an engine reports it; without one there is no method either."""
-    time_s, energy_j = report.device_time_s, report.device_energy_j
-    return StageEnergy(
-        device_ids=device_ids,
-        t_start_s=t_start_s,
-        t_end_s=t_start_s + (time_s or 0.0),
-        energy_j=energy_j,
-        mean_power_w=energy_j / time_s if energy_j is not None and time_s else None,
-        counter_energy_j=None,
-        integral_energy_j=None,
-        n_samples=0,
-        coverage=1.0 if energy_j is not None else 0.0,
-        method=EnergyMethod.CYCLE_MODEL if energy_j is not None else EnergyMethod.NONE,
-        provenance=report.provenance,
-    )
 
 
 def rows_of(batch: ScoreBatch, rows: Sequence[int], work: StageWork) -> StageWork:
