@@ -103,8 +103,8 @@ class EpochNetwork:
         Returns:
             ``[P, E]``, g.
         """
-        found: FloatArray = self._before(prices).min(axis=-1).T + self.tail_g
-        found += (self.problem.tokens * prices)[:, None]
+        rest_g = self.tail_g + (self.problem.tokens * prices)[:, None]
+        found = self._before(prices).min(axis=-1).T + rest_g
         return np.asarray(np.minimum(found[:, :-1], found[:, 1:]))
 
     def values(self, price: float, may_end: BoolArray) -> Values:
