@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.studies.carbon.forecaster import Forecaster
-from ecorl.carbon.forecasts.history import HOUR_S, FloatArray
-from ecorl.carbon.series import Series
+from ecorl.carbon.forecasts.history import HOUR_S
+from ecorl.carbon.series import FloatArray, Series
 
 LEADS_H = (1, 6, 24, 96)
 """Lead times at which forecasts are compared, h."""

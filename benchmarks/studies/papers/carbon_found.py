@@ -17,7 +17,7 @@ from benchmarks.studies.carbon.waits import WAITED_PERCENTILE, LateWatcher, View
 from benchmarks.studies.papers.carbon_derived import hours_of_run
 from benchmarks.studies.papers.carbon_printed import ACT, BLOG, PAPER, UTC_OFFSET_H
 from benchmarks.studies.papers.slips import inference_energy_share
-from ecorl.carbon.feeds.synthetic import STEP_S, SyntheticFeed
+from ecorl.carbon.feeds.local import STEP_S, SyntheticFeed
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
 from ecorl.carbon.series import Series

@@ -10,9 +10,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ecorl.carbon.forecasts.forecast import NOMINAL_COVERAGE, Forecast
+from ecorl.carbon.forecasts.forecast import (
+    NOMINAL_COVERAGE,
+    Forecast,
+    mean_between,
+    next_clean_window,
+)
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.windows import mean_between, next_clean_window
 from ecorl.carbon.outlook import Outlook
 from ecorl.cli.carbon.asking import GridNow
 from ecorl.cli.carbon.paragraphs import paragraph

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.windows import lowest_window, mean_between, next_clean_window
+from ecorl.carbon.forecasts.forecast import Forecast, lowest_window, mean_between, next_clean_window
 from ecorl.cli.carbon.asking import GridNow
 from ecorl.cli.carbon.times import length, moment, span
 from ecorl.cli.carbon.verdict import limit_text

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.windows import mean_between
+from ecorl.carbon.forecasts.forecast import Forecast, mean_between
 
 HOUR_S = 3600.0
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.studies.carbon.bound.core import SINK, Arcs
 from benchmarks.studies.carbon.bound.network import EpochNetwork, Values
-from ecorl.controllers.clairvoyant.highs import highs
-from ecorl.controllers.clairvoyant.priced import IntArray
+from ecorl.controllers.clairvoyant.priced import IntArray, highs
 from ecorl.controllers.problem.table import FloatArray, TrainingAction
 
 _GAP, _CLOSE = 1e-5, 5e-7

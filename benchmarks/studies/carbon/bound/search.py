@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.studies.carbon.bound.network import EpochNetwork
-from ecorl.controllers.clairvoyant.planes import PricePlanes
+from ecorl.controllers.clairvoyant.priced import PricePlanes
 from ecorl.controllers.horizon.pricing import Price
 from ecorl.controllers.problem.table import FloatArray
 

@@ -24,7 +24,7 @@ from benchmarks.studies.carbon.control.side_by_side import each_grid
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
 from ecorl.controllers.catalogue import build
-from ecorl.controllers.horizon.ablations import GEAR_FIXED, WIDTH_FIXED
+from ecorl.controllers.horizon.receding import GEAR_FIXED, WIDTH_FIXED
 from ecorl.controllers.planning.baselines import static_training
 from ecorl.controllers.planning.foresight import MadeUpForesight
 from ecorl.controllers.problem.training import TrainingProblem

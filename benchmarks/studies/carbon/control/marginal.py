@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.studies.carbon.control.scenario import filled
 from ecorl.carbon.series import Series
-from ecorl.carbon.traces.eia930 import FACTORS
+from ecorl.carbon.traces.reading import FACTORS
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.grid import Fuel
 

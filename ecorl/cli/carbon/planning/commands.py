@@ -25,7 +25,7 @@ from ecorl.cli.carbon.planning.options import (
 from ecorl.cli.options import ConfigOption, OverridesOption, chosen_config
 from ecorl.cli.output import writable
 from ecorl.control import Gear
-from ecorl.controllers.planning.defaults import COMPARED
+from ecorl.controllers.planning.modelled import COMPARED
 
 
 def plan(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ecorl.controllers.planning.defaults import EXPONENT, FP8_GAIN
+from ecorl.controllers.planning.modelled import EXPONENT, FP8_GAIN
 from ecorl.devices.llama import MODEL_SIZES
 
 GPU, WORKERS, MODEL = "h100_sxm", 8, "8b"

@@ -11,12 +11,17 @@ from ecorl.cli.carbon.planning.options import GPU, MODEL, WORKERS, SpanTerms, Ta
 from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console
 from ecorl.config import Config, ReplayFeedConfig
-from ecorl.controllers.planning.defaults import EXPONENT, FP8_GAIN
-from ecorl.controllers.planning.modelled import modelled_table, offered_gears, offered_widths
+from ecorl.controllers.planning.modelled import (
+    EXPONENT,
+    FP8_GAIN,
+    modelled_table,
+    offered_gears,
+    offered_widths,
+)
 from ecorl.controllers.planning.tables import read_table
 from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.rules.prices import read_prices
-from ecorl.controllers.rules.spot import SpotOnly
+from ecorl.controllers.rules.reactive import SpotOnly
 from ecorl.devices.llama import model_shape
 from ecorl.devices.profile import load_profile
 from ecorl.errors import ConfigError, DataError
