@@ -25,11 +25,11 @@ from benchmarks.studies.placement.decision import Deciding, deciding, timed
 from benchmarks.studies.placement.run_decisions import RunDecisions, timed_decisions
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.stats import median, spread_of
+from ecorl.policy.training.export import network_from_onnx
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
-from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Action, Provenance
 from ecorl.scheduler.features import N_FEATURES
-from ecorl.scheduler.learned import PolicyFile, shipped_path
+from ecorl.scheduler.policy_file import PolicyFile, shipped_path
 
 MEASURED = Provenance.MEASURED
 US = 1e6

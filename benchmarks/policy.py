@@ -19,7 +19,7 @@ from benchmarks.harness.command import run_benchmark
 from benchmarks.harness.figures import Figure
 from benchmarks.studies.placement import policy_families as families
 from ecorl.policy.evaluation.evaluate import FilePolicy
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 
 
 def say(text: str) -> None:

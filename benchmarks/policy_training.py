@@ -23,7 +23,7 @@ from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.evaluation.pools import LEARNING
 from ecorl.policy.training.train import NetworkPolicy, TrainingPlan
 from ecorl.records import Provenance
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 
 MEASURED, MODELLED = Provenance.MEASURED, Provenance.MODELLED
 

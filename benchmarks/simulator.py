@@ -21,7 +21,7 @@ from ecorl.bench.stats import median, spread_of
 from ecorl.records import Provenance
 from ecorl.sim.batched import BatchedEnv, batch_from
 from ecorl.sim.env import PlacementEnv, drawing_from
-from ecorl.sim.families import paper_scenarios
+from ecorl.sim.families.training import paper_scenarios
 from ecorl.sim.simulation import N_STAGES
 
 MEASURED = Provenance.MEASURED

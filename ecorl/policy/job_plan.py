@@ -13,7 +13,7 @@ from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.planners.heuristics import StaticBaseline, always_gpu, best_static
 from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import Trace, draw_trace

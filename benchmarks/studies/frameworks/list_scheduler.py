@@ -40,7 +40,7 @@ from benchmarks.studies.frameworks.stage_orders import (
     ScheduledTask,
 )
 from ecorl.errors import ConfigError
-from ecorl.stages import Work
+from ecorl.stages.figures import Work
 
 _BISECTIONS = 30
 _WINDOW = 4

@@ -1,6 +1,6 @@
 """What the pieces of an iteration take: time, energy above idle, and GPUs that have work.
 
-Everything comes from `ecorl.stages.Work`; `Cluster` adds what it does not say.
+Everything comes from `ecorl.stages.figures.Work`; `Cluster` adds what it does not say.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.studies.frameworks.stage_orders import (
     Schedule,
     ScheduledTask,
 )
-from ecorl.stages import Work
+from ecorl.stages.figures import Work
 
 MIGRATE_BELOW = 0.2
 """Share of rows left at which they are moved together. Assumed: RLHFuse searches for it."""

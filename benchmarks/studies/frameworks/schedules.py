@@ -1,10 +1,10 @@
 """The schedules of five RLHF frameworks, and of EcoRL-Sched on top of the last, as data.
 
-Every framework gets the same work: `ecorl.stages.Work` prices a stage by what it computes, not by
-whose kernels compute it. What separates the frameworks here is the order alone: who waits for whom,
-which GPUs stand still, and how much weight moves. Kernels, memory management and parallelism, which
-make up much of the differences that their papers report, are left out; the ratios found here are
-what the order is worth, and lower than published end-to-end ones.
+Every framework gets the same work: `ecorl.stages.figures.Work` prices a stage by what it computes,
+not by whose kernels compute it. What separates the frameworks here is the order alone: who waits
+for whom, which GPUs stand still, and how much weight moves. Kernels, memory management and
+parallelism, which make up much of the differences that their papers report, are left out; the
+ratios found here are what the order is worth, and lower than published end-to-end ones.
 
 Each schedule says what its source documents and what was assumed.
 """
@@ -24,7 +24,7 @@ from benchmarks.studies.frameworks.stage_orders import (
     all_of,
 )
 from ecorl.records import Stage
-from ecorl.stages import CONCURRENT, FPGA, GPU
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU
 
 _ALL = "all"
 _LAST = (Piece.BACKWARD, Piece.CRITIC_TRAIN)

@@ -49,7 +49,8 @@ from ecorl.scheduler.tables import COLUMN, LONG, SHORT
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import Trace, draw_trace
-from ecorl.stages import ACTIONS, CONCURRENT, FPGA, GPU, Carry, advance, card_done_s
+from ecorl.stages.figures import ACTIONS, CONCURRENT, FPGA, GPU, Carry
+from ecorl.stages.iteration import advance, card_done_s
 from ecorl.telemetry.sources.specs import card_id
 
 __all__ = ["hidden_scenario", "write_ledger"]

@@ -9,7 +9,7 @@ import numpy as np
 from ecorl.records import Provenance
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.tables import COLUMNS, CostTable, length_grid, roofline_table
-from ecorl.sim.families import paper_scenarios
+from ecorl.sim.families.training import paper_scenarios
 from ecorl.sim.scenario import Scenario
 
 _FACTOR = (0.6, 1.6)

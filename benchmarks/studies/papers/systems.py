@@ -27,12 +27,12 @@ from ecorl.policy.planners.planner import Planner
 from ecorl.policy.planners.search import lookahead
 from ecorl.records import Stage
 from ecorl.scheduler.features import NAMES
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import Trace, draw_trace, work_at
-from ecorl.stages import CONCURRENT, FPGA, GPU, Work
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU, Work
 
 Policy = Callable[[Simulation], Any]
 """Called with a batched simulation; returns one action code an episode."""

@@ -14,10 +14,10 @@ from ecorl.policy.evaluation.comparison import (
     UNTUNED,
     PolicyComparison,
     ScenarioResult,
+    estimate,
 )
 from ecorl.policy.evaluation.evaluate import SimPolicy, compare
 from ecorl.policy.evaluation.pools import FAMILIES, LEARNING, kept_out
-from ecorl.policy.evaluation.statistics import estimate
 from ecorl.records import Provenance
 from ecorl.scheduler.tables import Float64
 

@@ -12,15 +12,15 @@ import numpy as np
 from benchmarks.studies.hidden_runs.ledger_writer import write_ledger
 from benchmarks.studies.hidden_runs.scenario import hidden_scenario
 from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.evaluation.comparison import estimate, ratio_values
 from ecorl.policy.evaluation.evaluate import FilePolicy
 from ecorl.policy.evaluation.pools import variations
-from ecorl.policy.evaluation.statistics import estimate, ratio_values
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.train import Made, NetworkPolicy, TrainingPlan, train
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.batched import observe
-from ecorl.sim.families import training_pool
+from ecorl.sim.families.training import training_pool
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
 

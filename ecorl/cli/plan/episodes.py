@@ -47,7 +47,7 @@ class EpisodeTerms:
             ConfigError: for a file that is no policy.
         """
         with needs_policy_extra():
-            from ecorl.scheduler.learned import PolicyFile
+            from ecorl.scheduler.policy_file import PolicyFile
 
             PolicyFile(self.path)
 
@@ -62,7 +62,7 @@ def play_episodes(scenario: Scenario, terms: EpisodeTerms) -> None:
     with needs_policy_extra():
         from ecorl.cli.policy.training import telling
         from ecorl.policy import job_plan as planning
-        from ecorl.scheduler.learned import PolicyFile
+        from ecorl.scheduler.policy_file import PolicyFile
 
         n_iterations, n_seeds, path = terms.n_iterations, terms.n_seeds, terms.path
         with telling("planning", make_console(stderr=True)) as tell:

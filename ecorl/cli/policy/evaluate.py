@@ -13,15 +13,14 @@ from ecorl.cli.policy.training import OURS, telling
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.calibration.stages import load_calibration
-from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.comparison import PolicyComparison
 from ecorl.policy.evaluation.evaluate import FilePolicy, compare
-from ecorl.policy.evaluation.page import render_page, write_page
+from ecorl.policy.evaluation.page import choices, reference_scenario, render_page, write_page
 from ecorl.policy.evaluation.pools import REPLAYED, kept_out
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
 from ecorl.policy.training.origin import is_stale
 from ecorl.report.render.lines import aligned, readable_width, wrapped
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.scenario import Scenario
 
 

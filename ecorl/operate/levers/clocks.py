@@ -11,7 +11,7 @@ from ecorl.devices.clocks import LEAST_CLOCK, ClockCurve, clock_curves
 from ecorl.operate.levers.gears import TRAINED, End
 from ecorl.operate.levers.step import PricedStep, StageDraw
 from ecorl.records import INFERENCE_STAGES, Stage
-from ecorl.stages import Number
+from ecorl.stages.figures import Number
 
 CLOCKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, LEAST_CLOCK)
 """Locks that are tried, over the greatest clock."""

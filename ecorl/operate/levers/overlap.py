@@ -21,7 +21,7 @@ from ecorl.operate.levers.gears import End
 from ecorl.operate.levers.step import StageDraw
 from ecorl.records import INFERENCE_STAGES, Stage
 from ecorl.scheduler.tables import CONTENTION
-from ecorl.stages import Number
+from ecorl.stages.figures import Number
 
 LAST_SHARE = 0.25
 """Share of a batch's rows that are finished too late to be scored beside generation. Assumed."""

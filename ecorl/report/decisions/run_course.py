@@ -31,7 +31,7 @@ from ecorl.report.energy.stages import shown_roles
 from ecorl.report.training_stage.model import StageBand, TrainingStageFacts
 from ecorl.report.training_stage.words import OWN_GEAR
 from ecorl.scheduler.words import action_name
-from ecorl.stages import may_leave_gpu
+from ecorl.stages.graph import may_leave_gpu
 
 RUNNING, PAUSED = "running", "paused"
 """What a pause leads from and to, as it is shown."""

@@ -25,14 +25,8 @@ from ecorl.records import (
 )
 from ecorl.scheduler import Guards, Static, build_policy, place
 from ecorl.scheduler.features import HIGH, LOW, N_FEATURES, NAMES, SCHEMA
-from ecorl.scheduler.learned import (
-    META_NAMES,
-    META_SCHEMA,
-    LearnedScheduler,
-    PolicyFile,
-    _mean_and_spread,
-    shipped_path,
-)
+from ecorl.scheduler.learned import LearnedScheduler, _mean_and_spread
+from ecorl.scheduler.policy_file import META_NAMES, META_SCHEMA, PolicyFile, shipped_path
 
 STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
 MODELS = {s: model_shape("1b", scalar_head=s is Stage.REWARD) for s in STAGES}
@@ -256,7 +250,7 @@ def work_with(paths, stage=Stage.REWARD, role_name=""):
     made = state(stage, paths=paths)
     made = replace(made, work=replace(made.work, role_name=role_name))
     table = scheduler()._tables.of(made)
-    return table.work(made), table.measured
+    return table.work(made), table.levels.measured
 
 
 def path(stage, time_s, role_name="", count=20):

@@ -11,7 +11,7 @@ from ecorl.policy.evaluation.evaluate import FilePolicy
 from ecorl.policy.evaluation.pools import kept_out
 from ecorl.policy.planners.heuristics import Random, algorithm1
 from ecorl.policy.planners.planner import Planner
-from ecorl.scheduler.learned import PolicyFile, shipped_path
+from ecorl.scheduler.policy_file import PolicyFile, shipped_path
 from ecorl.sim.simulation import CostView, Simulation, play
 from ecorl.sim.trace import draw_trace
 

@@ -20,10 +20,10 @@ from ecorl.policy.training.imitation import label_episodes
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy, permitted_codes
 from ecorl.policy.training.train import NetworkPolicy, TrainingPlan, train
 from ecorl.scheduler.features import N_FEATURES
-from ecorl.scheduler.learned import PolicyFile
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.batched import BatchedEnv, batch_from, observe
 from ecorl.sim.env import PlacementEnv, drawing_from
-from ecorl.sim.families import paper_scenarios
+from ecorl.sim.families.training import paper_scenarios
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
 from tests.fakes.scenarios import SCENARIO
