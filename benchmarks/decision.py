@@ -21,6 +21,8 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
+from benchmarks.harness.command import run_benchmark
+from benchmarks.harness.figures import Figure
 from benchmarks.studies.placement.decisions import (
     Deciding,
     RunDecisions,
@@ -28,8 +30,8 @@ from benchmarks.studies.placement.decisions import (
     timed,
     timed_decisions,
 )
+from ecorl.policy.training.export import network_from_onnx
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
-from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Action
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.policy_file import PolicyFile, shipped_path

@@ -23,8 +23,8 @@ from ecorl.devices import load_profile
 from ecorl.devices.card import ARRAY_MACS
 from ecorl.engines.fpga.csim.build import ap_headers
 from ecorl.engines.fpga.cycles.hbm import WEIGHT_CHANNELS
-from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.estimate import (
     CardEstimate,
     declared_brams,
@@ -33,8 +33,7 @@ from ecorl.engines.fpga.estimate import (
     standing_of_kernels,
     workload,
 )
-from ecorl.engines.models.decoder_config import DecoderConfig
-from ecorl.engines.models.decoder_config import Rope
+from ecorl.engines.models.decoder_config import DecoderConfig, Rope
 from ecorl.errors import MissingToolError
 from ecorl.records import ModelShape, Stage
 from hls_kernels.lint import findings, rules

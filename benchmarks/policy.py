@@ -25,10 +25,10 @@ from ecorl.policy.evaluation.comparison import (
     UNTUNED,
     PolicyComparison,
     ScenarioResult,
+    estimate,
 )
 from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy, compare
 from ecorl.policy.evaluation.pools import FAMILIES, LEARNING, kept_out
-from ecorl.policy.evaluation.statistics import estimate
 from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.tables import Float64
 

@@ -22,15 +22,15 @@ from benchmarks.harness import Figure, run_benchmark
 from benchmarks.policy import FIGURES, OURS, say
 from benchmarks.studies.hidden_runs import hidden_scenario, write_ledger
 from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.evaluation.comparison import estimate, ratio_values
 from ecorl.policy.evaluation.evaluate import FilePolicy, SimPolicy
 from ecorl.policy.evaluation.pools import LEARNING, variations
-from ecorl.policy.evaluation.statistics import estimate, ratio_values
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.train import Made, NetworkPolicy, TrainingPlan, train
 from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.batched import observe
-from ecorl.sim.families import training_pool
+from ecorl.sim.families.training import training_pool
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
 

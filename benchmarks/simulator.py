@@ -20,7 +20,7 @@ from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
 from ecorl.bench.rounds import TimeBox
 from ecorl.sim.batched import BatchedEnv, batch_from
 from ecorl.sim.env import PlacementEnv, drawing_from
-from ecorl.sim.families import paper_scenarios
+from ecorl.sim.families.training import paper_scenarios
 from ecorl.sim.simulation import N_STAGES
 
 FIGURES = FigureTable("simulator")

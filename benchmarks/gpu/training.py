@@ -41,15 +41,11 @@ from benchmarks.harness.figures import (
     repeated_all,
     single,
 )
-from benchmarks.harness.figures import Figure, missing
-from ecorl.bench.rounds import balanced_order
-from ecorl.bench.tokens_per_joule.reading.quality import WindowEnergy, window_energy
 from ecorl.bench.tokens_per_joule.reading.quality import WindowEnergy, window_energy
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
 from ecorl.records import Stage
 from ecorl.report import build_report, read_config
-from ecorl.report.energy.windows import step_windows
 from ecorl.report.energy.model import Cause, StageRow
 from ecorl.report.energy.stages import stage_rows
 from ecorl.report.energy.windows import step_windows

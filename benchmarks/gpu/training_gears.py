@@ -25,8 +25,6 @@ from benchmarks.gpu.sensing.meter import first_gpu
 from benchmarks.harness.figures import Figure, known, missing_all, over, repeated_all
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.tokens_per_joule.reading.quality import window_energy
-from ecorl.config import Config, validate_config
-from ecorl.bench.tokens_per_joule.reading.quality import window_energy
 from ecorl.control import Gear
 from ecorl.drivers.nvml import NvmlDriver
 from ecorl.ledger import LedgerReader

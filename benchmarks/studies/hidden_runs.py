@@ -51,11 +51,12 @@ from ecorl.scheduler.tables import (
     length_grid,
     roofline_table,
 )
-from ecorl.sim.families import paper_scenarios
+from ecorl.sim.families.training import paper_scenarios
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import Trace, draw_trace
-from ecorl.stages import ACTIONS, CONCURRENT, FPGA, GPU, Carry, advance, card_done_s
+from ecorl.stages.figures import ACTIONS, CONCURRENT, FPGA, GPU, Carry
+from ecorl.stages.iteration import advance, card_done_s
 from ecorl.telemetry.sources.specs import card_id
 
 READING_NOISE = 0.03

@@ -7,27 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ecorl import config as cfg
 from ecorl.carbon.chain import FeedChain
 from ecorl.carbon.feeds import electricity_maps, uk, watttime
-from ecorl.carbon.feeds.constant import ConstantFeed
 from ecorl.carbon.feeds.electricity_maps import ElectricityMapsFeed
-from ecorl.carbon.feeds.keys import read_key
+from ecorl.carbon.feeds.http import read_key
+from ecorl.carbon.feeds.local import ConstantFeed, ReplayFeed, SyntheticFeed
 from ecorl.carbon.feeds.protocol import Feed
-from ecorl.carbon.feeds.replay import ReplayFeed
-from ecorl.carbon.feeds.synthetic import SyntheticFeed
 from ecorl.carbon.feeds.uk import UkCarbonIntensityFeed
 from ecorl.carbon.feeds.watttime import WattTimeFeed
 from ecorl.carbon.traces.reading import read_trace
-from ecorl.config import (
-    Config,
-    ConstantFeedConfig,
-    ElectricityMapsFeedConfig,
-    FeedConfig,
-    ReplayFeedConfig,
-    SyntheticFeedConfig,
-    UkFeedConfig,
-    WattTimeFeedConfig,
-)
 from ecorl.errors import ConfigError, DataError
 from ecorl.grid import AverageIntensity, Basis, MarginalIntensity, Scope
 
@@ -47,14 +36,8 @@ class FeedChains:
     average: FeedChain[AverageIntensity]
     marginal: FeedChain[MarginalIntensity] | None
 
-    def close(self) -> None:
-        """Close all feeds; safe to call twice."""
-        self.average.close()
-        if self.marginal is not None:
-            self.marginal.close()
 
-
-def build_chains(config: Config, began_s: float) -> FeedChains:
+def build_chains(config: cfg.Config, began_s: float) -> FeedChains:
     """Make the chains of a config.
 
     Args:
@@ -69,10 +52,10 @@ def build_chains(config: Config, began_s: float) -> FeedChains:
     marginal: list[Feed[MarginalIntensity]] = []
     for number, one in enumerate(config.carbon.feeds):
         key = f"carbon.feeds.{number}"
-        if isinstance(one, WattTimeFeedConfig):
+        if isinstance(one, cfg.WattTimeFeedConfig):
             marginal.append(_named(_watttime(one, key), one.name))
         else:
-            average.append(_named(_average(one, key, began_s), one.name))
+            average.append(_named(_BUILDERS[type(one)](one, key, began_s), one.name))
     if not average:
         a = config.accounting
         average.append(ConstantFeed(a.intensity_g_per_kwh, a.origin, name=FROM_ACCOUNTING))
@@ -89,21 +72,17 @@ def _named(feed: Any, name: str) -> Any:
     return feed
 
 
-def _average(one: FeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
-    return _BUILDERS[type(one)](one, key, began_s)
-
-
-def _constant(one: ConstantFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
+def _constant(one: cfg.ConstantFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
     return ConstantFeed(one.g_per_kwh, one.source, Scope(one.scope), Basis(one.basis))
 
 
-def _synthetic(one: SyntheticFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
+def _synthetic(one: cfg.SyntheticFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
     return SyntheticFeed(
         one.low_g_per_kwh, one.high_g_per_kwh, one.utc_offset_h, one.speed, began_s
     )
 
 
-def _replay(one: ReplayFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
+def _replay(one: cfg.ReplayFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
     path = one.path.expanduser()
     if not path.is_file():
         raise ConfigError(f"{key}.path", str(one.path), "a file that can be read")
@@ -125,14 +104,14 @@ def _replay(one: ReplayFeedConfig, key: str, began_s: float) -> Feed[AverageInte
     return feed
 
 
-def _uk(one: UkFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
+def _uk(one: cfg.UkFeedConfig, key: str, began_s: float) -> Feed[AverageIntensity]:
     return _at(
         key, lambda: UkCarbonIntensityFeed(one.region, base_url=one.base_url or uk.PUBLIC_URL)
     )
 
 
 def _electricity_maps(
-    one: ElectricityMapsFeedConfig, key: str, began_s: float
+    one: cfg.ElectricityMapsFeedConfig, key: str, began_s: float
 ) -> Feed[AverageIntensity]:
     return _at(
         key,
@@ -146,7 +125,7 @@ def _electricity_maps(
     )
 
 
-def _watttime(one: WattTimeFeedConfig, key: str) -> Feed[MarginalIntensity]:
+def _watttime(one: cfg.WattTimeFeedConfig, key: str) -> Feed[MarginalIntensity]:
     def make() -> WattTimeFeed:
         variable = watttime.USER_VARIABLE
         user = one.user or os.environ.get(variable, "").strip()
@@ -160,11 +139,11 @@ def _watttime(one: WattTimeFeedConfig, key: str) -> Feed[MarginalIntensity]:
 
 
 _BUILDERS: Mapping[type, Callable[[Any, str, float], Feed[AverageIntensity]]] = {
-    ConstantFeedConfig: _constant,
-    SyntheticFeedConfig: _synthetic,
-    ReplayFeedConfig: _replay,
-    UkFeedConfig: _uk,
-    ElectricityMapsFeedConfig: _electricity_maps,
+    cfg.ConstantFeedConfig: _constant,
+    cfg.SyntheticFeedConfig: _synthetic,
+    cfg.ReplayFeedConfig: _replay,
+    cfg.UkFeedConfig: _uk,
+    cfg.ElectricityMapsFeedConfig: _electricity_maps,
 }
 
 _Made = TypeVar("_Made")

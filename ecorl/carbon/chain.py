@@ -17,12 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ecorl.carbon.feeds.protocol import Feed, FeedInfo
-from ecorl.carbon.plausibility import (
-    doubt_by_itself,
-    doubt_of,
-    explains_zero,
-    zeros_that_count,
-)
+from ecorl.carbon.plausibility import doubt_by_itself, doubt_of, explains_zero, zeros_that_count
 from ecorl.errors import FeedError, FeedRefused, FeedSilent
 from ecorl.grid import Gas, Intensity, MarginalIntensity, Scope
 from ecorl.kinds import Provenance
@@ -151,8 +146,9 @@ class FeedChain(Generic[Kind]):
 
     def __init__(self, feeds: Sequence[Feed[Kind]], stale_after_s: float) -> None:
         self.feeds = tuple(feeds)
+        self._by_name = {feed.info.name: feed for feed in feeds}
         self._stale_after_s = stale_after_s
-        self._memories: dict[str, _Memory[Kind]] = {f.info.name: _Memory() for f in self.feeds}
+        self._memories: dict[str, _Memory[Kind]] = {name: _Memory() for name in self._by_name}
         if len(self._memories) < len(self.feeds):
             raise ValueError("two feeds of one name")
 
@@ -215,10 +211,7 @@ class FeedChain(Generic[Kind]):
         Raises:
             KeyError: when the chain has none of that name.
         """
-        for feed in self.feeds:
-            if feed.info.name == name:
-                return feed
-        raise KeyError(name)
+        return self._by_name[name]
 
     def past(self, name: str) -> tuple[Kind, ...]:
         """What a feed told so far, in the order of time; on the thread that asks the chain.
@@ -236,11 +229,6 @@ class FeedChain(Generic[Kind]):
             now_s: time, s since 1970.
         """
         return now_s <= value.end_s + self._stale_after_s
-
-    def close(self) -> None:
-        """Close all feeds; safe to call twice."""
-        for feed in self.feeds:
-            feed.close()
 
     def _from(self, feed: Feed[Kind], now_s: float) -> Kind | Refusal:
         name, memory = feed.info.name, self._memories[feed.info.name]
@@ -297,11 +285,8 @@ class FeedChain(Generic[Kind]):
             # The plant that follows the load changes at once; a 0 has been judged by then.
             is_explained=explained is True or may_be_zero or isinstance(value, MarginalIntensity),
         )  # fmt: skip
-        return (
-            None
-            if doubt is None
-            else Refusal(value.feed, doubt, f"{value.g_per_kwh:g} {value.gas}")
-        )
+        told_of = f"{value.g_per_kwh:g} {value.gas}"
+        return None if doubt is None else Refusal(value.feed, doubt, told_of)
 
     def _accept(self, value: Kind, memory: _Memory[Kind], remembered_s: float) -> Kind:
         accepted = memory.accepted

@@ -6,12 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
-from ecorl.carbon.chain import FeedAnswer, FeedChain, Refusal
-from ecorl.grid import Intensity
-
-Kind = TypeVar("Kind", bound=Intensity)
+from ecorl.carbon.chain import FeedAnswer, FeedChain, Kind
 
 SILENT_FOR = 3
 """After so many intervals without an answer of the chain itself, what it last said is not believed
@@ -74,13 +71,14 @@ class Listener(Generic[Kind]):
         if silent_s > SILENT_FOR * self._interval_s:
             return Heard(None, f"no feed has answered for {silent_s:.0f} s")
         if answer.value is None:
-            return Heard(None, _in_words(answer.refusals))
+            told = "; ".join(f"{r.feed}: {r.detail}" for r in answer.refusals)
+            return Heard(None, told or "there is no feed")
         if not self._chain.still_counts(answer.value, self._wall()):
             return Heard(None, f"the newest value of {answer.value.feed} is too old by now")
         return Heard(answer.value)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the thread, and the feeds with it; one that hangs in a feed is left to itself.
+        """End the thread; one that hangs in a feed is left to itself.
 
         Args:
             timeout_s: longest wait, s.
@@ -88,8 +86,6 @@ class Listener(Generic[Kind]):
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            self._chain.close()
 
     def _listen(self) -> None:
         self._chain.recall(self._wall())
@@ -99,7 +95,3 @@ class Listener(Generic[Kind]):
                 self._newest, self._answered_at_s = answer, self._steady()
             self._tell(answer)
             self._ended.wait(self._interval_s)
-
-
-def _in_words(refusals: tuple[Refusal, ...]) -> str:
-    return "; ".join(f"{r.feed}: {r.detail}" for r in refusals) or "there is no feed"

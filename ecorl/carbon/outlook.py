@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
-from ecorl.carbon.chain import FeedChain
-from ecorl.carbon.feeds.intervals import Intervals
+from ecorl.carbon.chain import FeedChain, Kind
+from ecorl.carbon.feeds.local import Intervals
 from ecorl.carbon.feeds.protocol import Feed
-from ecorl.carbon.forecasts.continuation import continuation
 from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
+from ecorl.carbon.forecasts.pool import RecencyAdaptivePool, continuation
 from ecorl.carbon.series import Series
 from ecorl.errors import FeedError, FeedSilent
 from ecorl.grid import Intensity
 from ecorl.kinds import Provenance
-
-Kind = TypeVar("Kind", bound=Intensity)
 
 _SHARE = (0.0, 1.0)
 _AGREES = 1e-6

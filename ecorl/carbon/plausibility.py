@@ -26,9 +26,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ecorl.carbon.series import Series
+from ecorl.carbon.series import FloatArray, Series
 from ecorl.grid import Fuel, Scope
 
 MAX_G_PER_KWH = 3000.0
@@ -102,8 +101,8 @@ class Doubt(StrEnum):
 def doubt_of(
     start_s: float,
     g_per_kwh: float,
-    times_s: NDArray[np.float64],
-    values: NDArray[np.float64],
+    times_s: FloatArray,
+    values: FloatArray,
     scope: Scope = Scope.LIFE_CYCLE,
     *,
     may_be_zero: bool = False,
@@ -159,7 +158,7 @@ def explains_zero(scope: Scope, mix: Mapping[Fuel, float] | None) -> bool | None
 
 
 def zeros_that_count(
-    times_s: NDArray[np.float64], values: NDArray[np.float64], explained: Sequence[bool | None]
+    times_s: FloatArray, values: FloatArray, explained: Sequence[bool | None]
 ) -> set[int]:
     """Numbers of the zeros that are a grid's, of values of the direct scope in the order of time.
 
@@ -192,9 +191,7 @@ def zeros_that_count(
     return found
 
 
-def _came_near_zero(
-    times_s: NDArray[np.float64], believed: NDArray[np.float64], number: int
-) -> bool:
+def _came_near_zero(times_s: FloatArray, believed: FloatArray, number: int) -> bool:
     """Whether a 0 lies within what a grid did in the weeks before it, as far as they are known."""
     first = int(np.searchsorted(times_s, times_s[number] - WINDOW_S))
     past = believed[first:number]
@@ -219,9 +216,7 @@ def doubt_by_itself(g_per_kwh: float, may_be_zero: bool = False) -> Doubt | None
 
 
 def doubts_in(
-    series: Series,
-    scope: Scope = Scope.LIFE_CYCLE,
-    explained: Sequence[bool | None] | None = None,
+    series: Series, scope: Scope = Scope.LIFE_CYCLE, explained: Sequence[bool | None] | None = None
 ) -> dict[int, Doubt]:
     """The values of a recorded series that are not to be believed, by their number.
 
@@ -249,7 +244,7 @@ def _one_by_one(series: Series, scope: Scope, explained: Sequence[bool | None]) 
     """
     doubts: dict[int, Doubt] = {}
     numbers, added = np.arange(len(series.values), dtype=np.float64), _added(scope)
-    times_s: NDArray[np.float64] = series.start_s + series.step_s * numbers
+    times_s: FloatArray = series.start_s + series.step_s * numbers
     zeros = zeros_that_count(times_s, series.values, explained)
     believed = series.values.copy()
     window: list[float] = []
@@ -264,10 +259,8 @@ def _one_by_one(series: Series, scope: Scope, explained: Sequence[bool | None]) 
             first += 1
         if doubt is None and window and _is_outside(math.log(g_per_kwh + added), window):
             past = slice(first, number)
-            start_s, is_explained = (
-                float(times_s[number]),
-                bool(explained[number] or g_per_kwh == 0),
-            )
+            start_s = float(times_s[number])
+            is_explained = bool(explained[number] or g_per_kwh == 0)
             doubt = doubt_of(start_s, g_per_kwh, times_s[past], believed[past], scope,
                              may_be_zero=True, is_explained=is_explained)  # fmt: skip
         if doubt is None:
@@ -282,13 +275,13 @@ def _added(scope: Scope) -> float:
     return NEAR_ZERO_G_PER_KWH if scope is Scope.DIRECT else 0.0
 
 
-def _can_judge(n: int, past_s: NDArray[np.float64], start_s: float) -> bool:
+def _can_judge(n: int, past_s: FloatArray, start_s: float) -> bool:
     if n < MIN_VALUES or start_s - past_s[0] < MIN_SPAN_S:
         return False
     return bool(start_s - past_s[-1] <= FORGET_S)
 
 
-def _is_outside(value: float, ordered: NDArray[np.float64] | list[float]) -> bool:
+def _is_outside(value: float, ordered: FloatArray | list[float]) -> bool:
     """Whether a logarithm lies far outside of the trimmed range of others."""
     n_left_out = min(math.ceil(TRIM * len(ordered)), (len(ordered) - 1) // 2)
     margin = math.log(RANGE_FACTOR)
@@ -296,7 +289,7 @@ def _is_outside(value: float, ordered: NDArray[np.float64] | list[float]) -> boo
     return bool(value < low - margin or value > high + margin)
 
 
-def _usual_change(past_s: NDArray[np.float64], past: NDArray[np.float64], lag_s: float) -> float:
+def _usual_change(past_s: FloatArray, past: FloatArray, lag_s: float) -> float:
     """The largest change within a time, but for the share `TRIM` of the largest."""
     largest = 0.0
     for n_apart in range(1, len(past)):
@@ -309,12 +302,12 @@ def _usual_change(past_s: NDArray[np.float64], past: NDArray[np.float64], lag_s:
     return largest
 
 
-def _trimmed_high(values: NDArray[np.float64]) -> float:
+def _trimmed_high(values: FloatArray) -> float:
     kept = max(0, len(values) - 1 - math.ceil(TRIM * len(values)))
     return float(np.partition(values, kept)[kept])
 
 
-def _lone_rows(step_s: float, logs: NDArray[np.float64]) -> list[int]:
+def _lone_rows(step_s: float, logs: FloatArray) -> list[int]:
     """Numbers of the rows that depart from all around them for one step."""
     n_window = int(WINDOW_S / step_s)
     if len(logs) < MIN_VALUES or len(logs) * step_s < MIN_SPAN_S:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+FloatArray = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
@@ -21,7 +23,7 @@ class Series:
 
     start_s: float
     step_s: float
-    values: NDArray[np.float64]
+    values: FloatArray
 
     @property
     def end_s(self) -> float:

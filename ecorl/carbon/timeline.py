@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ecorl.carbon.series import FloatArray
 from ecorl.config import AccountingConfig
 from ecorl.grid import AverageIntensity, Intensity, MarginalIntensity
 from ecorl.ledger import AttemptRow, IntensityRow, LedgerReader, PueRow
@@ -71,21 +72,20 @@ class PueTimeline:
             steps = [step for step in steps if step[0] < begin_s]
             steps.append((begin_s, first))
             steps += [(r.start_s, r.pue) for r in own if r.start_s > begin_s]
-        self.cuts_s: NDArray[np.float64] = np.array([t for t, _ in steps[1:]], np.float64)
+        self.cuts_s: FloatArray = np.array([t for t, _ in steps[1:]], np.float64)
         """``[n] float64``, where the value may change, s since 1970, in order."""
-        self.values: NDArray[np.float64] = np.array(
+        self.values: FloatArray = np.array(
             [math.nan if v is None else v for _, v in steps], np.float64
         )
         """``[n + 1] float64``, before, between and behind the cuts; NaN: unknown."""
 
-    def at(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    def at(self, times_s: FloatArray) -> FloatArray:
         """The PUE at some times, NaN where it is unknown.
 
         Args:
             times_s: ``[n] float64``, s since 1970.
         """
-        found: NDArray[np.float64] = self.values[np.searchsorted(self.cuts_s, times_s, "right")]
-        return found
+        return np.asarray(self.values[np.searchsorted(self.cuts_s, times_s, "right")])
 
 
 class IntensityTimeline:
@@ -115,7 +115,7 @@ class IntensityTimeline:
                      ends_s)  # fmt: skip
         cuts = [t for start_s, end_s, _ in held for t in (start_s, end_s)]
         cuts += [t for value in self.values for t in (value.start_s, value.end_s)]
-        self._cuts_s: NDArray[np.float64] = np.union1d(np.array(cuts, np.float64), pue.cuts_s)
+        self._cuts_s: FloatArray = np.union1d(np.array(cuts, np.float64), pue.cuts_s)
         self._painted = np.full(len(self._cuts_s) + 1, _NOTHING, np.int64)
         for start_s, end_s, row in held:
             self._painted[self._slice(start_s, end_s)] = numbers.get(id(row), _NOTHING)
@@ -124,10 +124,10 @@ class IntensityTimeline:
         per_kwh = np.array([v.g_per_kwh for v in self.values] + [math.nan], np.float64)
         shares = [v.renewable_share for v in self.values]
         renewable = np.array([math.nan if s is None else s for s in shares] + [math.nan])
-        self._g_per_kwh: NDArray[np.float64] = per_kwh[self._painted]
-        self._renewable: NDArray[np.float64] = renewable[self._painted]
+        self._g_per_kwh: FloatArray = per_kwh[self._painted]
+        self._renewable: FloatArray = renewable[self._painted]
         begins_s = np.concatenate([[-math.inf], self._cuts_s])
-        self._pue: NDArray[np.float64] = pue.at(begins_s)
+        self._pue: FloatArray = pue.at(begins_s)
 
     def _slice(self, start_s: float, end_s: float) -> slice:
         first, last = np.searchsorted(self._cuts_s, (start_s, end_s))
@@ -157,12 +157,7 @@ class IntensityTimeline:
                 found.append((t_s, value))
         return found
 
-    def emitted(
-        self,
-        start_s: NDArray[np.float64],
-        end_s: NDArray[np.float64],
-        energy_j: NDArray[np.float64],
-    ) -> Emitted:
+    def emitted(self, start_s: FloatArray, end_s: FloatArray, energy_j: FloatArray) -> Emitted:
         """What energies emitted with the PUE of their time, each drawn evenly over its time.
 
         Args:
@@ -187,9 +182,7 @@ class IntensityTimeline:
             renewable_j=float(np.sum(drawn_j[is_mixed] * self._renewable[is_mixed])),
         )
 
-    def times_s(
-        self, start_s: NDArray[np.float64], end_s: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def times_s(self, start_s: FloatArray, end_s: FloatArray) -> FloatArray:
         """For how long each value counted within some times.
 
         Args:
@@ -204,9 +197,7 @@ class IntensityTimeline:
         numbers = self._painted[steps] % (len(self.values) + 1)
         return np.bincount(numbers, parts_s, len(self.values) + 1).astype(np.float64)
 
-    def pue_times_s(
-        self, start_s: NDArray[np.float64], end_s: NDArray[np.float64]
-    ) -> dict[float | None, float]:
+    def pue_times_s(self, start_s: FloatArray, end_s: FloatArray) -> dict[float | None, float]:
         """For how long each PUE counted within some times, s; None: while none was known.
 
         Args:
@@ -223,11 +214,8 @@ class IntensityTimeline:
         return found
 
     def _pieces(
-        self,
-        start_s: NDArray[np.float64],
-        end_s: NDArray[np.float64],
-        amounts: NDArray[np.float64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        self, start_s: FloatArray, end_s: FloatArray, amounts: FloatArray
+    ) -> tuple[NDArray[np.int64], FloatArray]:
         """Cut times at the steps, and share out the amount of each evenly.
 
         Returns:

@@ -6,8 +6,6 @@ through the very same one.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ecorl.control import Command, Gear, GearChoice, Why
 from ecorl.controllers.problem.table import PAUSE, TrainingAction
 from ecorl.controllers.problem.training import Progress, TrainingProblem
@@ -55,20 +53,16 @@ def shielded(
         wanted: the choice.
     """
     action = action_of(wanted)
-    name = wanted.controller
+    name, price = wanted.controller, wanted.price_g_per_token
     if action.is_low and progress.low_tokens_left <= 0.0:
         action = _without_low(problem, action)
         told = f"{100 * problem.low_share:.0f} % of the tokens are in low precision already"
-        wanted = replace(
-            choice(name, now_s, problem, seen, action, Why.CAPPED, told),
-            price_g_per_token=wanted.price_g_per_token,
-        )
+        wanted = choice(name, now_s, problem, seen, action, Why.CAPPED, told, price)
     if can_finish_after(problem, now_s, progress, action):
         return wanted
     told = "the rest of the tokens takes full speed until the deadline"
     fastest = problem.fastest(progress)
-    found = choice(name, now_s, problem, seen, fastest, Why.SHIELDED, told)
-    return replace(found, price_g_per_token=wanted.price_g_per_token)
+    return choice(name, now_s, problem, seen, fastest, Why.SHIELDED, told, price)
 
 
 def can_finish_after(

@@ -99,7 +99,7 @@ def examine_configured(config: Config) -> tuple[Capability, ...]:
 def _problem(with_one_feed: Config, number: int) -> str | None:
     """Why the only feed of a config cannot be built, under its number in the whole one."""
     try:
-        build_chains(with_one_feed, time.time()).close()
+        build_chains(with_one_feed, time.time())
     except ConfigError as error:
         key = error.key
         if key.startswith(_FIRST_KEY):

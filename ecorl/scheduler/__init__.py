@@ -7,10 +7,10 @@ placement = place(state, policy, guards)
 
 from __future__ import annotations
 
-from ecorl.scheduler.algorithm1 import place
 from ecorl.scheduler.barrier import BarrierOutcome, CompletionBarrier, Ticket
 from ecorl.scheduler.costs import CostModel, Estimate, RoleDevices
-from ecorl.scheduler.guards import Guards
+from ecorl.scheduler.features import encode, state_size
+from ecorl.scheduler.guards import Guards, place
 from ecorl.scheduler.policies import (
     Lookahead,
     Policy,
@@ -22,7 +22,6 @@ from ecorl.scheduler.policies import (
     load_policy,
 )
 from ecorl.scheduler.quarantine import Quarantine
-from ecorl.scheduler.state import encode, state_size
 
 __all__ = [
     "BarrierOutcome",

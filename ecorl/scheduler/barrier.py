@@ -34,12 +34,10 @@ class Ticket:
     Attributes:
         number: unique within the process, so that tickets of two iterations are never confused.
         sample_ids: the rows, in the order of the batch.
-        n_values: values that each row must have; None for one scalar.
     """
 
     number: int
     sample_ids: tuple[str, ...]
-    n_values: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ class CompletionBarrier:
         if len(expected) != len(ids):
             raise EngineError("a sample id occurs twice in one batch")
         with self._changed:
-            ticket = Ticket(next(self._numbers), ids, counts)
+            ticket = Ticket(next(self._numbers), ids)
             self._open[ticket.number] = _Pending(expected)
         return ticket
 

@@ -44,9 +44,12 @@ from ecorl.records import (
     SchedulerState,
     Stage,
     StageWork,
+    weakest,
 )
-from ecorl.scheduler.measured.costs import at_measured_level, seen_on
-from ecorl.stages import StageOutcome, may_leave_gpu, queue_s, stage, stage_graph
+from ecorl.scheduler.measured.readings import at_measured_level, seen_on
+from ecorl.stages.figures import ACTIONS, Between, idle_work
+from ecorl.stages.graph import may_leave_gpu, stage_graph
+from ecorl.stages.iteration import advance, begin, queue_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +153,10 @@ class CostModel:
         backlog_s = queue_s(state.fpga_queue, fpga.time_s, 1.0 / self.devices.n_accelerators)
         costs = []
         for action in Action:
-            outcome = stage(action, gpu, fpga, backlog_s, overlap_s)
-            if outcome is None:
+            cost = placement_cost(action, gpu, fpga, backlog_s, overlap_s)
+            if cost is None:
                 return Estimate((), f"the idle power of {gpu.device} or {fpga.device} is not known")
-            costs.append(_action_cost(outcome))
+            costs.append(cost)
         return Estimate(tuple(costs), seen=tuple(path for path in seen if path is not None))
 
     def gpu_cost(self, work: StageWork) -> StageCost:
@@ -188,8 +191,7 @@ class CostModel:
         graph = stage_graph(state.algorithm, with_reference=True)
         if state.stage not in graph.stages:
             return 0.0
-        order = graph.order()
-        later = order[order.index(state.stage) + 1 :]
+        later = graph.stages[graph.stages.index(state.stage) + 1 :]
         total_s = 0.0
         for other in graph.overlapping(state.stage):
             if other in later and other in self.models and not may_leave_gpu(other):
@@ -225,11 +227,40 @@ def _by_cycles(card: CardTime, bound: StageCost) -> StageCost:
     )
 
 
-def _action_cost(outcome: StageOutcome) -> ActionCost:
-    return ActionCost(
-        action=outcome.action,
-        time_s=outcome.critical_s,
-        energy_j=outcome.own_energy_j,
-        wait_s=outcome.barrier_wait_s,
-        provenance=outcome.provenance,
-    )
+def placement_cost(
+    action: Action, gpu: StageCost, fpga: StageCost, backlog_s: float, overlap_s: float
+) -> ActionCost | None:
+    """What a stage costs under one placement; None when a figure that it needs is not known.
+
+    With ``g`` and ``f`` the costs on GPU and card, ``b`` the backlog before the card gets to this
+    stage, ``o`` the other work that the GPU has meanwhile, and ``s = b + f.time``:
+
+        action       critical path    energy
+        a1 gpu       g.time           g.energy
+        a2 fpga      s                f.energy + g.idle s
+        a3 both      max(0, s - o)    f.energy + g.idle max(0, s - o)
+
+    The times are those of `ecorl.stages.iteration.advance`, the function that the simulator runs
+    on. The card's idle power is left out: a card that idles is no reason to use it, and a machine
+    without one would not pay for it. So the decision errs against offloading.
+
+    Args:
+        action: where it runs.
+        gpu: its cost on the GPUs.
+        fpga: its cost on the cards.
+        backlog_s: time until the cards get to it, s.
+        overlap_s: other work that the GPUs have meanwhile, s; used by a3 alone.
+    """
+    if gpu.idle_power_w is None or fpga.idle_power_w is None:
+        return None
+    if gpu.time_s is None or gpu.energy_j is None or fpga.time_s is None or fpga.energy_j is None:
+        return None
+    provenance = weakest(gpu.provenance, fpga.provenance)
+    if action is Action.GPU:
+        return ActionCost(action, gpu.time_s, gpu.energy_j, 0.0, provenance)
+    work = idle_work()._replace(card_s=(fpga.time_s, 0.0, 0.0))
+    carry = begin(work, Between(backlog_s, 0.0, 0.0, 0.0))
+    carry = advance(Stage.REWARD, carry, work, ACTIONS.index(action))
+    wait_s = float(carry.bubble_s + max(0.0, carry.pending_s - carry.t_s - overlap_s))
+    energy_j = gpu.idle_power_w * wait_s + fpga.energy_j
+    return ActionCost(action, wait_s, energy_j, wait_s, provenance)

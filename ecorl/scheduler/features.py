@@ -1,7 +1,7 @@
 """The input of the learned policy's network, for any number of GPUs.
 
 Eq. 6 has two numbers a GPU, 72 at N = 32, so a network that reads it fits one cluster
-(`ecorl.scheduler.state` computes it). Here power and utilisation enter by mean and spread, and
+(`encode` computes it). Here power and utilisation enter by mean and spread, and
 times and energies in units of the iteration that only uses the GPUs, so that one network serves any
 cluster. What the cost model predicts of the actions is part of the input, at the level of what has
 been measured so far; and so is what that rests on: how far the readings are from the tables, how
@@ -10,30 +10,32 @@ many there are, how they scatter, and how old they are.
 `features` is a pure function on floats or arrays. The simulator and a run build its arguments by
 the same functions (`ecorl.scheduler.iteration_costs`), so the network sees in a run what it saw in
 training.
+
+Eq. 6 is
+
+    s = [p_1..p_N, u_1..u_N, q_fpga, one-hot stage (6), length]      72 numbers at N = 32
+
+The paper calls the length that of generated sequences; here it is the mean of whole rows, prompt
+and completion, the same as the guard's (`ecorl.scheduler.guards` says why). A policy that was
+trained on completion lengths alone reads longer rows here than it learned from.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ecorl.records import Stage
+import numpy as np
+import numpy.typing as npt
+
+from ecorl.errors import ConfigError
+from ecorl.records import SchedulerState, Stage
 from ecorl.scheduler.measured.readings import UNREAD, Readings
-from ecorl.stages import (
-    CONCURRENT,
-    FPGA,
-    GPU,
-    SCALAR,
-    Carry,
-    Number,
-    Ops,
-    Rules,
-    Work,
-    advance,
-    card_done_s,
-    gpu_only,
-    outlook,
-)
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU, SCALAR, Carry, Number, Ops, Work
+from ecorl.stages.guards import Rules, gpu_only, outlook
+from ecorl.stages.iteration import advance, card_done_s
 
 ENERGY_WEIGHT, TIME_WEIGHT, BUBBLE_WEIGHT = 0.40, 0.40, 0.20
 """Eq. 7: r = 0.40 throughput - 0.40 energy - 0.20 bubble."""
@@ -164,7 +166,7 @@ def features(
         work: what its stages cost, as far as it is known.
         rules: what may be done.
         seen: readings and facts of the batch.
-        may: whether a2 and a3 pass the guards, from `ecorl.stages.permitted`.
+        may: whether a2 and a3 pass the guards, from `ecorl.stages.guards.permitted`.
         ops: `SCALAR` for floats, `BATCH` for arrays.
 
     Returns:
@@ -322,3 +324,60 @@ def _gains(
         return gain_a2, gain_a3, gain_a3
     both = sent(Stage.REFERENCE, concurrent)
     return gain_a2, gain_a3, eight * (value(Stage.REFERENCE, both) - base)
+
+
+UNKNOWN_SHARE = 0.5
+"""Stands for a share of which no GPU has a reading: the middle of its range. Invented: NaN would
+poison a policy, and 0 would claim that the GPU is idle."""
+
+_STAGES = list(Stage)
+
+
+def state_size(n_gpus: int = 32) -> int:
+    """Length of the encoded state: ``2 N + 1 + 6 + 1``."""
+    return 2 * n_gpus + 1 + len(_STAGES) + 1
+
+
+def encode(
+    state: SchedulerState, n_gpus: int = 32, q_max: int = 8, l_max: int = 2048
+) -> npt.NDArray[np.float32]:
+    """Encode a state for a policy (Eq. 6).
+
+    A missing power or utilisation becomes the mean of the GPUs that have one, or `UNKNOWN_SHARE`
+    when none has. Places of GPUs that do not exist (fewer than `n_gpus`) are 0. Shares are clipped
+    to 0..2 (a board may exceed its TDP for moments). Queue and length are in units of the guards'
+    limits and not clipped, so that 1.0 is the limit and a policy sees how far beyond it stands.
+
+    Args:
+        state: the state to encode.
+        n_gpus: GPUs that the encoding has places for.
+        q_max: queue at which the guard stops offloading, batches.
+        l_max: mean row length at which it does, prompt and completion, tokens.
+
+    Returns:
+        ``[2 n_gpus + 8] float32``, always finite.
+
+    Raises:
+        ConfigError: when the state has more GPUs than places, or a limit is below 1.
+    """
+    n_known = max(len(state.gpu_power_share), len(state.gpu_utilisation))
+    if n_known > n_gpus:
+        raise ConfigError("n_gpus", n_gpus, f"at least the {n_known} GPUs of the state")
+    if q_max < 1 or l_max < 1:
+        raise ConfigError("placement.q_max, l_max", (q_max, l_max), "1 or more each")
+    encoded = np.zeros(state_size(n_gpus), dtype=np.float32)
+    power, utilisation = _filled(state.gpu_power_share), _filled(state.gpu_utilisation)
+    encoded[: len(power)] = power
+    encoded[n_gpus : n_gpus + len(utilisation)] = utilisation
+    encoded[2 * n_gpus] = state.fpga_queue / q_max
+    encoded[2 * n_gpus + 1 + _STAGES.index(state.stage)] = 1.0
+    encoded[-1] = state.work.mean_length / l_max
+    return encoded
+
+
+def _filled(shares: Sequence[float | None]) -> list[float]:
+    known = [min(max(s, 0.0), 2.0) for s in shares if s is not None and math.isfinite(s)]
+    stand_in = sum(known) / len(known) if known else UNKNOWN_SHARE
+    return [
+        min(max(s, 0.0), 2.0) if s is not None and math.isfinite(s) else stand_in for s in shares
+    ]

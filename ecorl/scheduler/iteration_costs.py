@@ -2,8 +2,8 @@
 
 The simulator builds thousands of iterations side by side from the tables of its scenarios, in
 arrays; a run builds one at each decision, in floats. Both call `iteration_costs` for the costs and
-`ecorl.stages.begin` and `ecorl.stages.advance` for the progress (a run by `iteration_before`), so a
-policy sees in a run what it saw in training.
+`begin` and `advance` of `ecorl.stages.iteration` for the progress (a run by `iteration_before`), so
+a policy sees in a run what it saw in training.
 
 What a run cannot know stands at the defaults of `Circumstances` and at `REST_C` and `USUAL_SHARES`.
 Each is what a scenario of the simulator has when nothing happens in it: cards in air of
@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from ecorl.records import Action, Stage
 from ecorl.scheduler.tables import COLUMN, LONG, SHORT, CostTable, Float64
-from ecorl.stages import ACTIONS, GPU, Between, Carry, Number, Work, advance, begin
+from ecorl.stages.figures import ACTIONS, GPU, Between, Carry, Number, Work
+from ecorl.stages.iteration import advance, begin
 
 AMBIENT_C = 23.0
 """Temperature of the air where it is not known, degrees Celsius: that of the paper's Table 2."""

@@ -37,40 +37,13 @@ from ecorl.scheduler.features import READ_STAGE, Observed, features
 from ecorl.scheduler.guards import Energies, GuardFacts, Objection, guard_objection, lets_pass
 from ecorl.scheduler.iteration_costs import REST_C, iteration_before
 from ecorl.scheduler.policies import Proposal, RunSetting
-from ecorl.scheduler.policy_file import (
-    META_NAMES,
-    META_RECORD,
-    META_SCHEMA,
-    PolicyFile,
-    shipped_path,
-)
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.run_costs import RunTable, RunTables
 from ecorl.scheduler.words import action_name, basis, joules, kept, stays
-from ecorl.stages import (
-    ACTIONS,
-    FROZEN_STAGES,
-    Between,
-    Carry,
-    OffloadBid,
-    Work,
-    energy_fits,
-    may_leave_gpu,
-    may_run_otherwise,
-    offload_bids,
-    permitted,
-    queue_s,
-)
-
-__all__ = [
-    "META_NAMES",
-    "META_RECORD",
-    "META_SCHEMA",
-    "DecisionView",
-    "LearnedScheduler",
-    "PolicyFile",
-    "load",
-    "shipped_path",
-]
+from ecorl.stages.figures import ACTIONS, Between, Carry, Work
+from ecorl.stages.graph import FROZEN_STAGES, may_leave_gpu, may_run_otherwise
+from ecorl.stages.guards import OffloadBid, energy_fits, offload_bids, permitted
+from ecorl.stages.iteration import queue_s
 
 ENERGY_MARGIN = 0.0
 """Energy guard of a policy that learned beside none, in a run whose config sets none either: a
@@ -243,7 +216,7 @@ class DecisionView:
         state = self.state
         power_mean, power_spread = _mean_and_spread(state.gpu_power_share)
         used_mean, used_spread = _mean_and_spread(state.gpu_utilisation)
-        on_gpu, on_card = self.table.readings(READ_STAGE[state.stage])
+        on_gpu, on_card = self.table.levels.readings(READ_STAGE[state.stage])
         seen = Observed(
             state.work.mean_length, power_mean, power_spread, used_mean, used_spread,
             self.table.log_rows, on_gpu, on_card,
@@ -305,7 +278,7 @@ _OFFLOAD = (
 def _own_provenance(table: RunTable, state: SchedulerState) -> Provenance:
     """Return the provenance of a stage's energy where the framework computes."""
     stage, computed = state.stage, table.table.provenance
-    if stage in table.measured:
+    if stage in table.levels.measured:
         role_name = state.work.role_name
         for path in state.paths:
             if path.stage is stage and path.role_name == role_name and not path.on_card:

@@ -19,16 +19,7 @@ import numpy as np
 from ecorl.devices.llama import model_shape
 from ecorl.devices.paper import H100_TOKENS_PER_J, U55C_TOKENS_PER_J
 from ecorl.records import Provenance, Stage
-from ecorl.scheduler.tables import (
-    COLUMN,
-    COLUMNS,
-    FORWARD_SHARE,
-    LONG,
-    SHORT,
-    CostTable,
-    Float64,
-    Setting,
-)
+from ecorl.scheduler import tables
 
 ITERATION_S = 21.0
 SHARES = {
@@ -56,7 +47,9 @@ NOTES = (
 )
 
 
-def paper_table(setting: Setting, lengths: Float64, rows: Float64 | None = None) -> CostTable:
+def paper_table(
+    setting: tables.Setting, lengths: tables.Float64, rows: tables.Float64 | None = None
+) -> tables.CostTable:
     """Compute the table of the paper's calibration.
 
     Args:
@@ -65,7 +58,7 @@ def paper_table(setting: Setting, lengths: Float64, rows: Float64 | None = None)
         rows: ``[n_lengths] float64``, completions at each length; `Setting.n_rows` when None.
     """
     n_rows = np.full(len(lengths), float(setting.n_rows)) if rows is None else rows
-    values = np.zeros((len(lengths), len(COLUMNS)))
+    values = np.zeros((len(lengths), len(tables.COLUMNS)))
     gpus = N_GPUS / setting.n_gpus
     for stage in setting.stages:
         size = setting.models[stage].n_params_active / _reference_params(stage)
@@ -73,11 +66,11 @@ def paper_table(setting: Setting, lengths: Float64, rows: Float64 | None = None)
         tokens = n_rows / N_ROWS * lengths / LENGTH
         if stage is Stage.GENERATION:
             scale = base_s * size
-            for name, ratio in (("short", SHORT), ("long", LONG)):
+            for name, ratio in (("short", tables.SHORT), ("long", tables.LONG)):
                 time_s = scale * (0.5 * lengths / LENGTH * ratio / LONGEST_RATIO + 0.5 * tokens)
-                values[:, COLUMN[f"generation_{name}_s"]] = time_s
+                values[:, tables.COLUMN[f"generation_{name}_s"]] = time_s
                 power_w = setting.n_gpus * GENERATION_W
-                values[:, COLUMN[f"generation_{name}_j"]] = power_w * time_s
+                values[:, tables.COLUMN[f"generation_{name}_j"]] = power_w * time_s
             continue
         calls = (setting.reward_calls + 1) / 2 if stage is Stage.REWARD else 1.0
         training = stage in (Stage.ACTOR_TRAIN, Stage.CRITIC_TRAIN)
@@ -86,14 +79,14 @@ def paper_table(setting: Setting, lengths: Float64, rows: Float64 | None = None)
         if stage is Stage.ACTOR_TRAIN:
             time_s = time_s + all_reduce_s(setting.n_gpus) * size
             time_s = time_s - all_reduce_s(N_GPUS) * gpus * size * tokens
-        values[:, COLUMN[f"{stage}_s"]] = time_s
-        values[:, COLUMN[f"{stage}_j"]] = power_w * time_s
+        values[:, tables.COLUMN[f"{stage}_s"]] = time_s
+        values[:, tables.COLUMN[f"{stage}_j"]] = power_w * time_s
         name = f"{stage}_card_s"
-        if name in COLUMN and setting.n_cards:
-            values[:, COLUMN[name]] = calls * _card_s(setting, size, lengths, n_rows)
+        if name in tables.COLUMN and setting.n_cards:
+            values[:, tables.COLUMN[name]] = calls * _card_s(setting, size, lengths, n_rows)
     cards = (Stage.REWARD, Stage.REFERENCE, Stage.CRITIC)
     usable = [setting.n_cards > 0 and stage in setting.stages for stage in cards]
-    return CostTable(
+    return tables.CostTable(
         lengths=lengths,
         values=values,
         gpu_idle_w=setting.n_gpus * IDLE_W,
@@ -112,7 +105,7 @@ def all_reduce_s(n_gpus: int) -> float:
     return ALL_REDUCE_S * (n_gpus - 1) / n_gpus * N_GPUS / (N_GPUS - 1)
 
 
-def card_power_w(setting: Setting) -> float:
+def card_power_w(setting: tables.Setting) -> float:
     """Power of all cards that makes their joules a token the printed ones, W.
 
     The printed ratio of joules at the length of the 21 s iteration over the time of Lemma 1; the
@@ -130,10 +123,12 @@ def lemma_card_s() -> float:
     # The table's own forward pass: its share of the actor's step, all-reduce included.
     compute_s = SHARES[Stage.ACTOR_TRAIN] * ITERATION_S - ALL_REDUCE_S
     step_s = compute_s * LEMMA_LENGTH / LENGTH + ALL_REDUCE_S
-    return FORWARD_SHARE * step_s / 2.0
+    return tables.FORWARD_SHARE * step_s / 2.0
 
 
-def _card_s(setting: Setting, size: float, lengths: Float64, n_rows: Float64) -> Float64:
+def _card_s(
+    setting: tables.Setting, size: float, lengths: tables.Float64, n_rows: tables.Float64
+) -> tables.Float64:
     share = size * n_rows / N_ROWS * N_CARDS / setting.cards_per_batch
     return np.asarray(lemma_card_s() * share * (lengths / LEMMA_LENGTH) ** CARD_EXPONENT)
 

@@ -12,14 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ecorl.config import (
-    DeviceConfig,
-    LearnedPolicyConfig,
-    LookaheadPolicyConfig,
-    PlacementConfig,
-    StaticPolicyConfig,
-    ThresholdPolicyConfig,
-)
+from ecorl import config as cfg
 from ecorl.devices import DeviceProfile
 from ecorl.errors import ConfigError
 from ecorl.records import (
@@ -36,7 +29,7 @@ from ecorl.records import (
 )
 from ecorl.scheduler.costs import CostModel, Estimate, RoleDevices
 from ecorl.scheduler.words import action_name, adjusted, joules, stays
-from ecorl.stages import may_leave_gpu
+from ecorl.stages.graph import may_leave_gpu
 
 GROUP = "ecorl.policies"
 
@@ -90,7 +83,7 @@ class RunSetting:
 
     gpu: DeviceProfile
     card: DeviceProfile
-    devices: DeviceConfig
+    devices: cfg.DeviceConfig
     models: Mapping[Stage, ModelShape]
     q_max: float
     l_max: float
@@ -289,10 +282,10 @@ def load_policy(name: str, path: Path | None = None) -> Policy:
 
 
 def build_policy(
-    config: PlacementConfig,
+    config: cfg.PlacementConfig,
     gpu: DeviceProfile,
     fpga: DeviceProfile,
-    devices: DeviceConfig | None = None,
+    devices: cfg.DeviceConfig | None = None,
     models: Mapping[Stage, ModelShape] | None = None,
     abilities: Abilities = NO_ABILITIES,
     by_role: Mapping[Role, RoleDevices] | None = None,
@@ -311,7 +304,7 @@ def build_policy(
     Raises:
         ConfigError: when a learned policy cannot be loaded.
     """
-    devices = devices or DeviceConfig()
+    devices = devices or cfg.DeviceConfig()
     setting = RunSetting(
         gpu, fpga, devices, dict(models or {}), config.q_max, config.l_max, config.energy_margin,
         abilities, devices.n_accelerators, dict(by_role or {}),
@@ -321,25 +314,23 @@ def build_policy(
         return policy
     # A rule that is fixed in the config decides on its own; one that prices by what was measured
     # wants to see both.
-    measures = isinstance(config.policy, LookaheadPolicyConfig) and config.policy.measured
-    explores = measures or isinstance(config.policy, LearnedPolicyConfig)
+    measures = isinstance(config.policy, cfg.LookaheadPolicyConfig) and config.policy.measured
+    explores = measures or isinstance(config.policy, cfg.LearnedPolicyConfig)
     return Profiling(policy, config.n_profiling, explores=explores)
 
 
-def _chosen(config: PlacementConfig, setting: RunSetting) -> Policy:
+def _chosen(config: cfg.PlacementConfig, setting: RunSetting) -> Policy:
     chosen = config.policy
-    if isinstance(chosen, StaticPolicyConfig):
+    if isinstance(chosen, cfg.StaticPolicyConfig):
         return Static({Stage.REWARD: chosen.reward, Stage.REFERENCE: chosen.reference})
-    if isinstance(chosen, ThresholdPolicyConfig):
+    if isinstance(chosen, cfg.ThresholdPolicyConfig):
         return Threshold(chosen.max_length, chosen.max_queue)
-    if isinstance(chosen, LookaheadPolicyConfig):
+    if isinstance(chosen, cfg.LookaheadPolicyConfig):
         costs = CostModel(
             setting.gpu, setting.card, setting.devices, setting.models, setting.by_role
         )
         return Lookahead(costs, chosen.energy_weight, chosen.time_weight, measured=chosen.measured)
-    if isinstance(chosen, LearnedPolicyConfig):
-        learned = load_policy(chosen.name, chosen.path)
-        if isinstance(learned, Binds):
-            learned.bind(setting)
-        return learned
-    raise ConfigError("placement.policy", chosen, "static, threshold, lookahead or learned")
+    learned = load_policy(chosen.name, chosen.path)
+    if isinstance(learned, Binds):
+        learned.bind(setting)
+    return learned

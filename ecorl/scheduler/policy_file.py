@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ecorl.errors import ConfigError
 from ecorl.scheduler.features import N_FEATURES, NAMES, SCHEMA
-from ecorl.stages import ACTIONS
+from ecorl.stages.figures import ACTIONS
 
 META_SCHEMA, META_NAMES, META_RECORD = "ecorl.schema", "ecorl.inputs", "ecorl.record"
 
@@ -86,8 +86,7 @@ class PolicyFile:
         """Logits of one state ``[3] float32``; valid until the next call."""
         _PACKED.pack_into(self._state.data, 0, *state)
         self._session.run_with_iobinding(self._binding)
-        first: npt.NDArray[np.float32] = self._logits[0]
-        return first
+        return np.asarray(self._logits[0])
 
     def batch(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Logits of many states, ``[n, n_features]`` to ``[n, 3] float32``."""

@@ -12,8 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from ecorl.errors import ConfigError
-
 log = logging.getLogger(__name__)
 
 
@@ -25,13 +23,11 @@ class Quarantine:
     an engine is not lost to a report that never comes.
 
     Args:
-        max_faults: faults in a row that quarantine the engine.
-        backoff_s: first back-off, s. The default is invented: about one RLHF iteration.
+        max_faults: faults in a row that quarantine the engine, 1 or more.
+        backoff_s: first back-off, above 0 and at most the longest, s. The default is invented:
+            about one RLHF iteration.
         max_backoff_s: longest back-off, s.
         clock: monotonic time in s.
-
-    Raises:
-        ConfigError: when an argument is out of range.
     """
 
     def __init__(
@@ -41,11 +37,6 @@ class Quarantine:
         max_backoff_s: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if max_faults < 1:
-            raise ConfigError("placement.max_faults", max_faults, "1 or more")
-        if not 0 < backoff_s <= max_backoff_s:
-            allowed = f"above 0 and at most {max_backoff_s}"
-            raise ConfigError("quarantine.backoff_s", backoff_s, allowed)
         self.max_faults = max_faults
         self._first_backoff_s, self._max_backoff_s = backoff_s, max_backoff_s
         self._clock = clock

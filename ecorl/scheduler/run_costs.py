@@ -17,11 +17,11 @@ from ecorl.errors import EcorlError
 from ecorl.records import NO_ABILITIES, Abilities, Algorithm, SchedulerState, Stage
 from ecorl.scheduler.iteration_costs import Circumstances, TableConstants, iteration_costs
 from ecorl.scheduler.measured.levels import MeasuredLevels
-from ecorl.scheduler.measured.readings import Readings
 from ecorl.scheduler.paper_table import paper_table
 from ecorl.scheduler.policies import RunSetting
 from ecorl.scheduler.tables import CostTable, Setting, roofline_table
-from ecorl.stages import NO_LIMIT, Rules, Work, choices
+from ecorl.stages.figures import Work
+from ecorl.stages.guards import NO_LIMIT, Rules, choices
 
 log = logging.getLogger(__name__)
 
@@ -152,11 +152,6 @@ class RunTable:
         self._batch: tuple[object, ...] = ()
         self._work: Work
 
-    @property
-    def measured(self) -> frozenset[Stage]:
-        """Stages of which the run has measured the GPU path's costs."""
-        return self.levels.measured
-
     def work(self, state: SchedulerState) -> Work:
         """Return what the stages of the iteration cost whose batch is to be placed.
 
@@ -187,17 +182,6 @@ class RunTable:
         self._work = iteration_costs(row=row, constants=self.constants, around=around)
         self._batch = batch
         return self._work
-
-    def readings(self, stage: Stage) -> tuple[Readings, Readings]:
-        """Return what had been measured of a stage when `work` was last asked: GPU path, card.
-
-        Of a stage with several models it is that of the model at hand where the stage is to be
-        placed, and else of all of them together.
-
-        Args:
-            stage: the stage.
-        """
-        return self.levels.readings(stage)
 
     def _use_measured(self, state: SchedulerState) -> None:
         """Bring the computed costs to the level that the run has measured on either path."""

@@ -22,17 +22,9 @@ import numpy.typing as npt
 from ecorl.config import DeviceConfig
 from ecorl.devices import DeviceProfile, parameter_bytes
 from ecorl.errors import ConfigError, PhysicalBoundError
-from ecorl.records import (
-    Algorithm,
-    DeviceKind,
-    ModelShape,
-    Provenance,
-    Role,
-    Stage,
-    StageWork,
-)
+from ecorl.records import Algorithm, DeviceKind, ModelShape, Provenance, Role, Stage, StageWork
 from ecorl.scheduler.costs import CostModel, RoleDevices
-from ecorl.stages import stage_graph
+from ecorl.stages.graph import stage_graph
 
 Float64 = npt.NDArray[np.float64]
 
@@ -108,7 +100,7 @@ class Setting:
 
     @property
     def card_share(self) -> float:
-        """Share of the cards that a batch keeps busy, as in `ecorl.stages.Work`."""
+        """Share of the cards that a batch keeps busy, as in `ecorl.stages.figures.Work`."""
         return self.cards_per_batch / self.n_cards if self.n_cards else 1.0
 
     @property
@@ -131,7 +123,7 @@ class CostTable:
         resync_s: bringing the critic's new weights to the cards, s.
         forward_share: share of the actor's training step before the barrier.
         early_share, swap_share, contention: see `EARLY_SHARE`, `SWAP_SHARE`, `CONTENTION`.
-        card_share: share of the cards that a batch keeps busy, as in `ecorl.stages.Work`.
+        card_share: share of the cards that a batch keeps busy, as in `ecorl.stages.figures.Work`.
         card_usable: whether cards can run reward, reference and critic (they fit and are priced).
         provenance: of all figures.
         notes: what to know about them.
@@ -168,15 +160,10 @@ def length_grid(shortest: float, longest: float, n_lengths: int = N_LENGTHS) -> 
     """Space lengths evenly in the logarithm, ``[n_lengths] float64``, tokens.
 
     Args:
-        shortest: the first, tokens.
-        longest: the last, tokens.
+        shortest: the first, tokens; above 0.
+        longest: the last, tokens; above the first.
         n_lengths: how many.
-
-    Raises:
-        ConfigError: when they are not positive and rising.
     """
-    if not 0 < shortest < longest:
-        raise ConfigError("lengths", (shortest, longest), "above 0 and rising")
     return np.geomspace(shortest, longest, n_lengths)
 
 

@@ -7,6 +7,6 @@
     batched    the same as a stable-baselines3 vector environment
     events     an independent event-driven check of the stage function
 
-Times, power, joules, queue and barrier come from `ecorl.stages.advance`, the one function that the
-run's look-ahead and the planners use as well.
+Times, power, joules, queue and barrier come from `ecorl.stages.iteration.advance`, the one function
+that the run's look-ahead and the planners use as well.
 """

@@ -26,7 +26,7 @@ class Replay:
         run_id: name of the run.
         length: ``[n_batches] float64``: mean completion, tokens.
         longest: ``[n_batches]``: longest completion, tokens.
-        tail: ``[n_handovers, n_batches]``: `ecorl.stages.Work.tail`.
+        tail: ``[n_handovers, n_batches]``: `ecorl.stages.figures.Work.tail`.
         time: ``[N_TIMES, n_batches]``: measured times over those of the run's fitted table at the
             batch's length, by `ecorl.sim.factors.PATHS`; NaN where the stage did not run on that
             path alone, or its reading is not believed.

@@ -21,33 +21,24 @@ from ecorl.records import Stage
 from ecorl.scheduler.features import READ_STAGE, Observed, features, objective
 from ecorl.scheduler.measured.readings import UNREAD
 from ecorl.scheduler.tables import Float64
-from ecorl.sim.beliefs import Beliefs
-from ecorl.sim.factors import CARD_PLACE, GPU_PLACE, N_TIMES
-from ecorl.sim.knowledge import mixed, picked_carry
-from ecorl.sim.scenario import Scenario, column
+from ecorl.sim.factors import CARD_PLACE, GPU_PLACE, N_TIMES, Beliefs, mixed, picked_carry
+from ecorl.sim.scenario import column
 from ecorl.sim.trace import Trace, work_at
-from ecorl.stages import (
+from ecorl.stages.figures import (
     BATCH,
     CONCURRENT,
     FPGA,
     GPU,
-    NO_LIMIT,
     SCALAR,
     Between,
     Carry,
     IterationTotals,
     Number,
     Ops,
-    Rules,
     Work,
-    advance,
-    begin,
-    choices,
-    finish,
-    outlook,
-    permitted,
-    with_deferred_done,
 )
+from ecorl.stages.guards import NO_LIMIT, Rules, choices, outlook, permitted
+from ecorl.stages.iteration import advance, begin, finish, with_deferred_done
 
 STAGES = tuple(Stage)
 N_STAGES = len(STAGES)
@@ -97,17 +88,15 @@ class Simulation:
         if index is not None:
             self.rules = _scalars(self.rules)
         self.pick: Any = slice(None) if index is None else index
-        self._lags = np.array([s.divergence.report_lag for s in trace.scenarios])
-        if index is not None:
-            self._lags = self._lags[index]
+        self._lags = np.array([s.divergence.report_lag for s in trace.scenarios])[self.pick]
         # A single GPU has no spread.
         several = column(trace.scenarios, "n_gpus") > 1.0
-        self._several: Number = 1.0 * several if index is None else float(several[index])
-        start_c: Number = trace.start_c if index is None else float(trace.start_c[index])
+        self._several, start_c, asleep = (
+            figure if index is None else float(figure[index])
+            for figure in (1.0 * several, trace.start_c, column(trace.scenarios, "sleeps"))
+        )
         zero = 0.0 * start_c
         self.iteration, self.place = 0, 0
-        asleep: Number = 1.0 * column(trace.scenarios, "sleeps")
-        asleep = asleep if index is None else float(asleep[index])
         self.between = Between(zero, start_c, zero, zero, asleep, zero, zero)
         self.totals: IterationTotals | None = None
         self.actual: Work
@@ -395,7 +384,12 @@ def rules_of(scenarios: Any) -> Rules:
         return np.array([float(v) for v in values])
 
     allowed = [
-        choices(s.abilities, s.table.card_usable, s.n_cards, has_critic=_has_critic(s))
+        choices(
+            s.abilities,
+            s.table.card_usable,
+            s.n_cards,
+            has_critic=Stage.CRITIC_TRAIN in s.setting.stages,
+        )
         for s in scenarios
     ]
     return Rules(
@@ -410,10 +404,6 @@ def rules_of(scenarios: Any) -> Rules:
             for s in scenarios
         ),
     )
-
-
-def _has_critic(scenario: Scenario) -> bool:
-    return Stage.CRITIC_TRAIN in scenario.setting.stages
 
 
 def _scalars(rules: Rules) -> Rules:

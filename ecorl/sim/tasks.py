@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
 from ecorl.scheduler.iteration_costs import USUAL_SHARES
-
-Float64 = npt.NDArray[np.float64]
+from ecorl.scheduler.tables import Float64
 
 N_STRATA = 8
 

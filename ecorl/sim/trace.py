@@ -10,7 +10,7 @@ batches are in neither until they happen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,13 @@ import numpy.typing as npt
 
 from ecorl.errors import ConfigError
 from ecorl.scheduler.tables import Float64
-from ecorl.sim.disturbances import Disturbances, draw_disturbances, unforeseen
 from ecorl.sim.divergence import Diverged, draw_divergence
-from ecorl.sim.expectations import draw_lengths, stretched, with_replays
 from ecorl.sim.factors import scaled
-from ecorl.sim.lengths import lengths_of
+from ecorl.sim.lengths import draw_lengths, lengths_of, stretched, with_replays
 from ecorl.sim.scenario import Scenario, column
-from ecorl.sim.scenario_costs import ScenarioCosts
-from ecorl.stages import Work, gpu_only, without_cards
+from ecorl.sim.scenario_costs import Disturbances, ScenarioCosts, draw_disturbances, unforeseen
+from ecorl.stages.figures import Work
+from ecorl.stages.guards import gpu_only, without_cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,40 +102,18 @@ def select(trace: Trace, columns: npt.NDArray[np.int64]) -> Trace:
         trace: the episodes.
         columns: numbers of the episodes, in the order of the result; one may occur twice.
     """
-    index = (slice(None), columns)
-    return Trace(
-        scenarios=tuple(trace.scenarios[int(i)] for i in columns),
-        actual=work_at(trace.actual, index),
-        expected=work_at(trace.expected, index),
-        table_actual=work_at(trace.table_actual, index),
-        table_expected=work_at(trace.table_expected, index),
-        diverged=_selected(trace.diverged, columns),
-        length=trace.length[index],
-        expected_length=trace.expected_length[index],
-        row_length=trace.row_length[index],
-        expected_row_length=trace.expected_row_length[index],
-        shares=trace.shares[index],
-        n_rows=trace.n_rows[index],
-        gpu_only_s=trace.gpu_only_s[index],
-        gpu_only_j=trace.gpu_only_j[index],
-        without_cards_j=trace.without_cards_j[index],
-        noise=trace.noise[index],
-        start_c=trace.start_c[columns],
-        foreseen=trace.foreseen[index],
-        surprise=trace.surprise[columns],
-        stretch=None if trace.stretch is None else trace.stretch[index],
-    )
 
+    def chosen(value: Any) -> Any:
+        if isinstance(value, Work):
+            return work_at(value, (slice(None), columns))
+        if isinstance(value, Diverged):
+            return Diverged(*(getattr(value, f.name)[..., columns] for f in fields(value)))
+        if isinstance(value, np.ndarray):
+            return value[columns] if value.ndim == 1 else value[:, columns]
+        return value
 
-def _selected(diverged: Diverged | None, columns: npt.NDArray[np.int64]) -> Diverged | None:
-    if diverged is None:
-        return None
-    return Diverged(
-        diverged.time[..., columns],
-        diverged.power[..., columns],
-        diverged.reading[..., columns],
-        diverged.report[..., columns],
-    )
+    kept = {field.name: chosen(getattr(trace, field.name)) for field in fields(trace)}
+    return Trace(**kept | {"scenarios": tuple(trace.scenarios[int(i)] for i in columns)})
 
 
 def _pick(value: Any, index: Any) -> Any:

@@ -160,18 +160,10 @@ class Work(NamedTuple):
 @cache
 def idle_work() -> Work:
     """Return work whose stages cost nothing, on cards that are up and never heat."""
-    zero = 0.0
-    none = (0.0, 0.0, 0.0)
-    return Work(
-        generation_s=zero, generation_j=zero, handover_s=(zero,), tail=(1.0,), gpu_s=none,
-        gpu_j=none, card_s=none, resync_s=zero, forward_s=zero, backward_s=zero, actor_j=zero,
-        early_s=zero, early_j=zero, critic_s=zero, critic_j=zero, swap_s=zero, swap_j=zero,
-        contention=zero, gpu_idle_w=zero, card_active_w=zero, card_idle_w=zero, slow=1.0,
-        arriving_s=zero, late_arriving_s=zero, cards_up=1.0, lost=zero, off_policy=zero,
-        ambient_c=zero, rise_c_per_w=zero, tau_s=1.0, limit_c=1e9, throttle=1.0, n_cards=1.0,
-        card_share=1.0, sleeps=zero, asleep_w=zero, wake_s=zero, stale=zero, yielding=zero,
-        timeout_s=zero,
-    )  # fmt: skip
+    ones = ("slow", "cards_up", "tau_s", "throttle", "n_cards", "card_share")
+    figures: dict[str, Any] = dict.fromkeys(Work._fields, 0.0) | dict.fromkeys(ones, 1.0)
+    figures |= dict.fromkeys(("gpu_s", "gpu_j", "card_s"), (0.0, 0.0, 0.0))
+    return Work(**figures | {"handover_s": (0.0,), "tail": (1.0,), "limit_c": 1e9})
 
 
 class Between(NamedTuple):
@@ -200,8 +192,7 @@ class Between(NamedTuple):
 class Carry(NamedTuple):
     """An iteration under way; times in s since its start.
 
-    `ecorl.stages.begin` starts one and `ecorl.stages.advance` carries it on; it is built by name
-    only.
+    `ecorl.stages.iteration.begin` starts one and `advance` carries it on; it is built by name only.
 
     Attributes:
         t_s: the GPUs' clock.

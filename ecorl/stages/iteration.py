@@ -2,10 +2,10 @@
 
 `advance` maps an iteration under way (`Carry`), the costs of its stages (`Work`) and an action to
 the iteration after that stage; `begin` starts an iteration and `finish` ends it. All three are
-pure functions. Everything that prices a placement calls them: `ecorl.stages.stage` for one decision
-of a run, the simulator's environments, the 216-way look-ahead, the planner, the dynamic programme
-and ``ecorl plan``. All figures are floats, or float64 arrays that broadcast against one another;
-`SCALAR` and `BATCH` are the two sets of operations.
+pure functions. Everything that prices a placement calls them: the look-ahead of a run
+(`ecorl.scheduler.costs.placement_cost`), the simulator's environments, the 216-way look-ahead, the
+planner, the dynamic programme and ``ecorl plan``. All figures are floats, or float64 arrays that
+broadcast against one another; `SCALAR` and `BATCH` are the two sets of operations.
 
 Two clocks run in an iteration, both in s since its start: ``t_s`` of the GPUs, which work one stage
 after another, and ``card_s``, when the cards will be free of all that was sent to them. The cards
@@ -327,7 +327,9 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
     figures[_OWN_S] = carry.own_s + off * own_s
     figures[_BUBBLE_S] = carry.bubble_s + wait_s
     if ops.any(work.lost):
-        silent_s = off * _silence_s(carry, work)
+        # How long the GPUs wait for a card that fails before they give it up. The barrier has one
+        # deadline, so the first stage that is lost in an iteration pays for all.
+        silent_s = off * ((work.lost > 0.0) * (carry.redo_s <= 0.0) * work.timeout_s)
         figures[_BUBBLE_S] = figures[_BUBBLE_S] + silent_s
         lost_j = off * work.lost * work.gpu_j[place]
         figures[_REDO_S] = carry.redo_s + off * work.lost * work.gpu_s[place] + silent_s
@@ -338,14 +340,6 @@ def _inference(place: int, carry: Carry, work: Work, action: Number, ops: Ops) -
         figures[_OTHERS_S] = carry.others_s + woken_s
         figures[_ASLEEP] = carry.asleep * on
     return Carry._make(figures)
-
-
-def _silence_s(carry: Carry, work: Work) -> Number:
-    """Compute how long the GPUs wait for a card that fails before they give it up, s.
-
-    The barrier has one deadline, so the first stage that is lost in an iteration pays for all.
-    """
-    return (work.lost > 0.0) * (carry.redo_s <= 0.0) * work.timeout_s
 
 
 def _actor_train(carry: Carry, work: Work, action: Number, ops: Ops) -> Carry:

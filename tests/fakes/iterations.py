@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ecorl.records import Stage
-from ecorl.stages import SCALAR, Between, Work, advance, begin, finish
+from ecorl.stages.figures import SCALAR, Between, Work
+from ecorl.stages.iteration import advance, begin, finish
 
 N_HANDOVERS = 4
 N_STAGES = len(Stage)

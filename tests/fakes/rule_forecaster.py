@@ -5,8 +5,8 @@ from __future__ import annotations
 from ecorl.carbon.forecasts.hindcast import hindcast
 from ecorl.carbon.forecasts.history import History
 from ecorl.carbon.forecasts.intervals import DayPattern, learn_spread
+from ecorl.carbon.forecasts.pool import clipped, days_to_learn, newest_days, next_intervals
 from ecorl.carbon.forecasts.rules import Cycle, Rule, predict
-from ecorl.carbon.forecasts.single import clipped, days_to_learn, newest_days, next_intervals
 
 NEWEST, LAST_DAY, LAST_YEAR = Rule(Cycle.NEWEST), Rule(Cycle.DAY, 1), Rule(Cycle.YEAR)
 

@@ -39,7 +39,6 @@ class ScriptedFeed:
         self.info = FeedInfo(name, "made up", HOUR_S)
         self.answers, self._history = deque(answers), history
         self.asked_s: list[float] = []
-        self.n_closed = 0
 
     def read(self, now_s):
         self.asked_s.append(now_s)
@@ -57,6 +56,3 @@ class ScriptedFeed:
 
     def forecast(self, now_s):
         return None
-
-    def close(self):
-        self.n_closed += 1

@@ -29,7 +29,7 @@ import pytest
 
 from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.control import Why
-from ecorl.controllers.pauses import paused_spans
+from ecorl.controllers.waiting import paused_spans
 from ecorl.ledger import LedgerReader
 from ecorl.records import (
     INFERENCE_STAGES,

@@ -24,7 +24,7 @@ from ecorl.control import SIMULATED, Gear, Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, SchedulerState, Stage
 from ecorl.scheduler.policies import Proposal
-from ecorl.stages import may_leave_gpu
+from ecorl.stages.graph import may_leave_gpu
 
 FOLLOWS = "ECORL_TEST_FOLLOWS"
 """Variable that names the file of the decisions that are followed; without it none are."""

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ecorl.control import Command, Why
-from ecorl.controllers.pauses import paused_spans
+from ecorl.controllers.waiting import paused_spans
 from ecorl.records import FaultKind, Stage
 from ecorl.runtime.control.standing import stand
 from tests.cluster import CARDS  # noqa: F401  # the fixture of the cluster needs it

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from ecorl.control import Command, Why
-from ecorl.controllers.pauses import paused_spans
+from ecorl.controllers.waiting import paused_spans
 from ecorl.ledger import LedgerReader
 from tests.fakes.recordings import blinking, two, write
 from tests.frameworks.openrlhf.attached import toml

@@ -33,8 +33,8 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
-from roll_adapters.transformers_hooks import attach
 from roll_adapters.transformers.callback import EcorlCallback
+from roll_adapters.transformers_hooks import attach
 
 N_ROWS, LENGTH, N_STEPS = 44, 12, 6
 

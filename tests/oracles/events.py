@@ -1,10 +1,10 @@
 """An event-driven simulation of an iteration: the independent check of the stage function.
 
-`ecorl.stages.advance` prices a placement by closed formulas. Here the same iteration is played
-through, one event after another, on floats: the GPUs work one stage after another, finished rows
-are handed over one by one, and the cards are a server with a queue. Nothing is known beforehand
-of how long anybody waits; joules add up from the power between two events. It is slow, and used
-to check the formulas (`check_episode`), never to train on.
+`ecorl.stages.iteration.advance` prices a placement by closed formulas. Here the same iteration is
+played through, one event after another, on floats: the GPUs work one stage after another, finished
+rows are handed over one by one, and the cards are a server with a queue. Nothing is known
+beforehand of how long anybody waits; joules add up from the power between two events. It is slow,
+and used to check the formulas (`check_episode`), never to train on.
 
 The rules, beside those of `ecorl.stages.iteration`:
 
@@ -34,7 +34,7 @@ import numpy as np
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import N_STAGES, Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import CONCURRENT, GPU, THROTTLE_SPAN_C, Between, IterationTotals, Work
+from ecorl.stages.figures import CONCURRENT, GPU, THROTTLE_SPAN_C, Between, IterationTotals, Work
 from tests.oracles.card_queue import CardQueue, QueuedWork
 
 _GENERATION, _REWARD, _REFERENCE, _CRITIC, _ACTOR_TRAIN, _CRITIC_TRAIN = range(N_STAGES)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ecorl.carbon.feeds.replay import ReplayFeed
+from ecorl.carbon.feeds.local import ReplayFeed
 from ecorl.carbon.series import Series
 from ecorl.carbon.timeline import Emitted, IntensityTimeline, PueTimeline, timelines
 from ecorl.carbon.traces.trace import GridTrace

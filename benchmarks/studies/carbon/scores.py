@@ -14,7 +14,7 @@ import numpy as np
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.history import HOUR_S, FloatArray, History
 from ecorl.carbon.forecasts.rules import Cycle, Rule, predict
-from ecorl.carbon.series import Series
+from ecorl.carbon.series import FloatArray, Series
 
 LEADS_H = (1, 6, 24, 96)
 """Lead times at which forecasts are compared, h."""

@@ -32,7 +32,7 @@ from benchmarks.studies.frameworks.stage_orders import (
     ScheduledTask,
 )
 from ecorl.errors import ConfigError
-from ecorl.stages import Work
+from ecorl.stages.figures import Work
 
 MIGRATE_BELOW = 0.2
 """Share of rows left at which they are moved together. Assumed: RLHFuse searches for it."""

@@ -22,7 +22,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from ecorl.records import Stage
-from ecorl.stages import CONCURRENT, FPGA, GPU
+from ecorl.stages import GPU
+from ecorl.stages.figures import CONCURRENT, FPGA
 
 
 class Piece(StrEnum):

@@ -12,10 +12,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.studies.carbon.waits import WAITED_PERCENTILE, View, Watcher, late_watcher, play
+from benchmarks.studies.carbon.waits import (
+    WAITED_PERCENTILE,
+    View,
+    Watcher,
+    late_watcher,
+    play,
+)
 from benchmarks.studies.papers.carbon_claims import ACT, BLOG, PAPER, UTC_OFFSET_H, hours_of_run
 from benchmarks.studies.papers.scheduler_claims import inference_energy_share
-from ecorl.carbon.feeds.synthetic import STEP_S, SyntheticFeed
+from ecorl.carbon.feeds.local import STEP_S, SyntheticFeed
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.history import DAY_S, HOUR_S
 from ecorl.carbon.series import Series

@@ -31,7 +31,7 @@ from ecorl.scheduler.tables import Float64
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import Trace, draw_trace, work_at
-from ecorl.stages import CONCURRENT, FPGA, GPU, Work
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU, Work
 
 Policy = Callable[[Simulation], Any]
 """Called with a batched simulation; returns one action code an episode."""

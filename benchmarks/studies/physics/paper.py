@@ -29,8 +29,8 @@ from ecorl.devices import DeviceProfile, card_peak_ops, load_profile
 from ecorl.devices.llama import model_shape
 from ecorl.devices.paper import REFERENCE_PARAMS, U55C_POWER_W
 from ecorl.devices.work import least_ops, least_products
-from ecorl.engines.fpga.cycles.model import CardTime, CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CardTime, CycleModel
 
 OPS_PER_TOKEN = 2.0 * REFERENCE_PARAMS
 """The usual ``2 N`` of a 7 B model: a product and a sum for each parameter, without attention."""

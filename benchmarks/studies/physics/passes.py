@@ -42,8 +42,8 @@ from ecorl.devices.gpu_pass import streaming_w
 from ecorl.devices.llama import decoder_shape, model_shape
 from ecorl.devices.work import forward_phase, least_ops, link_bytes
 from ecorl.engines.fpga.cycles.hbm_layout import Resident, place
-from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.models.decoder_config import DecoderConfig, Rope
 from ecorl.errors import CheckpointError
 from ecorl.records import ModelShape, Provenance, Stage, StageWork

@@ -201,6 +201,18 @@ def in_order(values: Iterable[Kind], start_s: float, end_s: float) -> tuple[Kind
     return tuple(kept[start] for start in sorted(kept))
 
 
+def fuel_of(name: str) -> Fuel:
+    """The fuel that a source names; what has no name of ours counts as other.
+
+    Args:
+        name: by the source.
+    """
+    try:
+        return Fuel(name)
+    except ValueError:
+        return Fuel.OTHER
+
+
 def shares(source: str, amounts: Iterable[tuple[Fuel, float]]) -> Mapping[Fuel, float] | None:
     """Shares of the fuels, of amounts in any unit; None where there are none.
 

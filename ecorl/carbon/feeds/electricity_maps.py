@@ -12,17 +12,8 @@ import re
 import time
 from collections.abc import Mapping
 
-from ecorl.carbon.feeds.answers import (
-    AnswerPart,
-    ForecastPoint,
-    forecast_of,
-    in_order,
-    refuse_made_up,
-    shares,
-)
-from ecorl.carbon.feeds.exchange import DEFAULT_LIMITS, HttpLimits
-from ecorl.carbon.feeds.http import JsonClient
-from ecorl.carbon.feeds.keys import Secret
+from ecorl.carbon.feeds import answers
+from ecorl.carbon.feeds.http import DEFAULT_LIMITS, HttpLimits, JsonClient, Secret
 from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.marks import names_estimation
@@ -123,7 +114,7 @@ class ElectricityMapsFeed:
             return ()
         listed = answer.find("history") or answer.get("data")  # the second in version 4
         values = [self._value(item, time.time(), None) for item in listed.items()]
-        return in_order((value for value in values if value is not None), start_s, end_s)
+        return answers.in_order((value for value in values if value is not None), start_s, end_s)
 
     def forecast(self, now_s: float) -> Forecast | None:
         """The service's own forecast, without an interval, or None where the plan has none.
@@ -146,23 +137,20 @@ class ElectricityMapsFeed:
         _log.info("%s: the plan has no forecast", self.info.source)
         return None
 
-    def close(self) -> None:
-        """Release nothing: each request has a connection of its own."""
-
     @property
     def _factor_type(self) -> Mapping[str, str]:
         return {"emissionFactorType": _FACTOR_TYPES[self._scope]}
 
     def _ask(
         self, path: str, parameters: Mapping[str, str], absent: tuple[int, ...] = ()
-    ) -> AnswerPart | None:
+    ) -> answers.AnswerPart | None:
         """An answer for this zone by the hour, or None for a status in `absent`."""
         wanted = {"zone": self._zone, "temporalGranularity": "hourly", **parameters}
         value = self._client.get(path, wanted, absent)
         if value is None:
             return None
-        answer = AnswerPart(self.info.source, "", value)
-        refuse_made_up(answer)
+        answer = answers.AnswerPart(self.info.source, "", value)
+        answers.refuse_made_up(answer)
         # For a zone that it does not know the service takes that of the caller's address.
         answer.get("zone").expect(self._zone, "zone")
         granularity = answer.find("temporalGranularity")
@@ -171,7 +159,7 @@ class ElectricityMapsFeed:
         return answer
 
     def _value(
-        self, item: AnswerPart, fetched_s: float, mix: Mapping[Fuel, float] | None
+        self, item: answers.AnswerPart, fetched_s: float, mix: Mapping[Fuel, float] | None
     ) -> AverageIntensity | None:
         """The intensity of an hour, or None where the service has no value for it."""
         factor_type = item.find("emissionFactorType")
@@ -195,7 +183,7 @@ class ElectricityMapsFeed:
             mix=mix,
         )
 
-    def _mix(self, answer: AnswerPart) -> Mapping[Fuel, float] | None:
+    def _mix(self, answer: answers.AnswerPart) -> Mapping[Fuel, float] | None:
         """The mix of the hour that an answer is for; a fault costs the mix alone."""
         try:
             breakdown = self._ask("/power-breakdown/latest", {})
@@ -204,35 +192,28 @@ class ElectricityMapsFeed:
             if breakdown.get("datetime").moment_s() != answer.get("datetime").moment_s():
                 raise FeedMalformed(f"{self.info.source} answers with the mix of another hour")
             amounts = [
-                (_fuel(name), amount.number())
+                (_FUELS.get(name) or answers.fuel_of(name), amount.number())
                 for name, amount in breakdown.get("powerConsumptionBreakdown").fields()
             ]
-            return shares(self.info.source, amounts)
+            return answers.shares(self.info.source, amounts)
         except FeedError as error:
             _log.info("no generation mix: %s", error)
             return None
 
-    def _forecast(self, answer: AnswerPart, now_s: float) -> Forecast:
+    def _forecast(self, answer: answers.AnswerPart, now_s: float) -> Forecast:
         points = []
         for item in answer.get("forecast").items():
             value = item.find("carbonIntensity")
             start_s = item.get("datetime").moment_s()
-            points.append(ForecastPoint(start_s, None if value is None else value.number()))
+            points.append(answers.ForecastPoint(start_s, None if value is None else value.number()))
         updated = answer.find("updatedAt")
         issued_s = now_s if updated is None else updated.moment_s()
-        return forecast_of(self.info.source, points, HOUR_S, issued_s, now_s)
+        return answers.forecast_of(self.info.source, points, HOUR_S, issued_s, now_s)
 
 
-def _is_estimated(item: AnswerPart) -> bool | None:
+def _is_estimated(item: answers.AnswerPart) -> bool | None:
     """Whether an hour is an estimate, by the service's flag or else by the method that it names."""
     flag, method = item.find("isEstimated"), item.find("estimationMethod")
     if flag is None and method is not None and names_estimation(method.text()):
         return True
     return None if flag is None else flag.flag()
-
-
-def _fuel(name: str) -> Fuel:
-    try:
-        return _FUELS.get(name) or Fuel(name)
-    except ValueError:
-        return Fuel.OTHER

@@ -2,6 +2,8 @@
 
 Messages hold the name of the source, the path of the request and a few words of ours, each in one
 line. What a server or a library says is not quoted, since both may repeat a key.
+
+Keys are read from a file or the environment, and kept out of every text.
 """
 
 from __future__ import annotations
@@ -9,25 +11,131 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import os
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
 
 import ecorl
-from ecorl.carbon.feeds.exchange import DEFAULT_LIMITS, HttpLimits, Reply
-from ecorl.carbon.feeds.keys import Secret
-from ecorl.errors import (
-    ConfigError,
-    FeedMalformed,
-    FeedRefused,
-    FeedUnreachable,
-    MissingToolError,
-)
+from ecorl.errors import ConfigError, FeedMalformed, FeedRefused, FeedUnreachable, MissingToolError
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """How long and how large an answer may be.
+
+    The defaults are ours: a feed is asked every few minutes and answers in well under a second,
+    and the largest answer, a month of 5-minute values, takes less than a megabyte.
+
+    Attributes:
+        connect_s: until a connection stands, s.
+        read_s: between two pieces of an answer, s.
+        total_s: for the whole request with its redirects, s. Only the look-up of a host's name
+            can take longer, which nothing can interrupt.
+        body_bytes: size of an answer's body, without compression.
+        redirects: how many are followed.
+    """
+
+    connect_s: float = 5.0
+    read_s: float = 10.0
+    total_s: float = 20.0
+    body_bytes: int = 4 * 2**20
+    redirects: int = 3
+
+
+DEFAULT_LIMITS = HttpLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server has answered.
+
+    Attributes:
+        status: the status code.
+        headers: the headers, by names in lower case.
+        body: the body of an answer with status 200; empty for all others, which nobody reads.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+_MAX_BYTES = 4096  # longer than any provider's key, and short enough to read of any file
+
+
+class Secret:
+    """A text that shows as ``***`` wherever it is printed, logged or formatted.
+
+    Args:
+        value: the text itself, which only `reveal` gives back.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The text itself, for the one place that sends it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not written anywhere")
+
+
+def read_key(variable: str, file: Path | None) -> Secret:
+    """Read a key from the first line of a file, or from the environment where no file is given.
+
+    Args:
+        variable: the environment's variable that holds the key.
+        file: the file whose first line is the key; it goes before the environment.
+
+    Raises:
+        ConfigError: when there is no key, or the file cannot be read. The message names the
+            variable and the file, never what is in them.
+    """
+    if file is None:
+        given = os.environ.get(variable, "").strip()
+        shown: tuple[str, str | None] = (variable, "..." if given else None)
+    else:
+        given = _first_line(file.expanduser())
+        shown = ("key_file", str(file))
+    if not given or not given.isprintable():
+        allowed = f"a key in one printable line, in {variable} or in the first line of key_file"
+        raise ConfigError(*shown, allowed)
+    return Secret(given)
+
+
+def _first_line(file: Path) -> str:
+    """First line of a file without its ends; empty where it is no text.
+
+    Errors are raised outside of the handlers, so that what was read does not hang on them.
+    """
+    problem = None
+    raw = b""
+    try:
+        with file.open("rb") as stream:
+            raw = stream.readline(_MAX_BYTES)
+    except OSError as error:
+        problem = error.strerror
+    if problem is not None:
+        raise ConfigError("key_file", str(file), f"a readable file with the key ({problem})")
+    try:
+        return raw.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        return ""
+
 
 _log = logging.getLogger(__name__)
 

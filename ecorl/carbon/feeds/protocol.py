@@ -75,7 +75,3 @@ class Feed(Protocol, Generic[Kind]):
             FeedError: when the source does not answer.
         """
         ...
-
-    def close(self) -> None:
-        """Release what the feed holds; safe to call twice."""
-        ...

@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, cast
 
 import requests
@@ -19,7 +18,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import HTTPError, LocationParseError
 
-from ecorl.carbon.feeds.exchange import HttpLimits, Reply
+from ecorl.carbon.feeds.http import HttpLimits, Reply
 from ecorl.errors import FeedError, FeedMalformed, FeedUnreachable
 
 _CHUNK_BYTES = 65536
@@ -45,12 +44,7 @@ class _Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

@@ -15,17 +15,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from ecorl.carbon.feeds.answers import (
-    AnswerPart,
-    ForecastPoint,
-    forecast_of,
-    in_order,
-    refuse_made_up,
-    shares,
-    utc,
-)
-from ecorl.carbon.feeds.exchange import DEFAULT_LIMITS, HttpLimits
-from ecorl.carbon.feeds.http import JsonClient
+from ecorl.carbon.feeds import answers
+from ecorl.carbon.feeds.http import DEFAULT_LIMITS, HttpLimits, JsonClient
 from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.errors import ConfigError, FeedError, FeedMalformed, FeedSilent
@@ -116,7 +107,7 @@ class UkCarbonIntensityFeed:
             periods = self._periods(f"{self._prefix}/intensity{span}{self._suffix}")
             values = self._values(periods, self._mixes(f"/generation{span}"), now_s)
             # The source adds the half hour that ends where the range begins.
-            found += in_order((v for v in values if v is not None), from_s, until_s)
+            found += answers.in_order((v for v in values if v is not None), from_s, until_s)
             from_s = until_s
         return tuple(found)
 
@@ -135,11 +126,8 @@ class UkCarbonIntensityFeed:
         for period in periods:
             value = period.get("intensity").find("forecast")
             start_s = _start_s(period)
-            points.append(ForecastPoint(start_s, None if value is None else value.number()))
-        return forecast_of(self.info.source, points, HALF_HOUR_S, now_s, now_s)
-
-    def close(self) -> None:
-        """Release nothing: each request has a connection of its own."""
+            points.append(answers.ForecastPoint(start_s, None if value is None else value.number()))
+        return answers.forecast_of(self.info.source, points, HALF_HOUR_S, now_s, now_s)
 
     @property
     def _prefix(self) -> str:
@@ -152,12 +140,12 @@ class UkCarbonIntensityFeed:
         kind = "regionid" if isinstance(self._region, int) else "postcode"
         return f"/{kind}/{self._region}"
 
-    def _ask(self, path: str) -> AnswerPart:
-        answer = AnswerPart(self.info.source, "", self._client.get(path))
-        refuse_made_up(answer)
+    def _ask(self, path: str) -> answers.AnswerPart:
+        answer = answers.AnswerPart(self.info.source, "", self._client.get(path))
+        answers.refuse_made_up(answer)
         return answer.get("data")
 
-    def _periods(self, path: str) -> list[AnswerPart]:
+    def _periods(self, path: str) -> list[answers.AnswerPart]:
         """The half hours of an answer, each with its intensity."""
         answer = self._ask(path)
         if self._region is None:
@@ -175,7 +163,7 @@ class UkCarbonIntensityFeed:
         return region.get("data").items()
 
     def _values(
-        self, periods: list[AnswerPart], mixes: Mapping[float, _Mix], now_s: float
+        self, periods: list[answers.AnswerPart], mixes: Mapping[float, _Mix], now_s: float
     ) -> Iterator[AverageIntensity | None]:
         for period in periods:
             intensity = period.get("intensity")
@@ -218,18 +206,18 @@ class UkCarbonIntensityFeed:
             return {}
         return {start_s: mix for start_s, mix in found.items() if mix is not None}
 
-    def _mix(self, period: AnswerPart) -> _Mix | None:
+    def _mix(self, period: answers.AnswerPart) -> _Mix | None:
         listed = period.find("generationmix")
         if listed is None:
             return None
         try:
             percent = [
-                (_fuel(item.get("fuel").text()), item.get("perc").number())
+                (answers.fuel_of(item.get("fuel").text()), item.get("perc").number())
                 for item in listed.items()
             ]
             if percent and not _SUM[0] <= sum(amount for _, amount in percent) <= _SUM[1]:
                 raise FeedMalformed(f"{self.info.source} answers with a mix that is not whole")
-            return shares(self.info.source, percent)
+            return answers.shares(self.info.source, percent)
         except FeedError as error:
             _log.info("no generation mix: %s", error)
             return None
@@ -247,18 +235,11 @@ def _checked(region: int | str | None) -> int | str | None:
     raise ConfigError("region", region, allowed)
 
 
-def _fuel(name: str) -> Fuel:
-    try:
-        return Fuel(name)
-    except ValueError:
-        return Fuel.OTHER
-
-
 def _moment(moment_s: float) -> str:
-    return utc(moment_s).strftime("%Y-%m-%dT%H:%MZ")
+    return answers.utc(moment_s).strftime("%Y-%m-%dT%H:%MZ")
 
 
-def _start_s(period: AnswerPart) -> float:
+def _start_s(period: answers.AnswerPart) -> float:
     """Begin of a half hour, after a check that it is one."""
     start_s = period.get("from").moment_s()
     if period.get("to").moment_s() - start_s != HALF_HOUR_S:

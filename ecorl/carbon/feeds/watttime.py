@@ -27,9 +27,7 @@ from ecorl.carbon.feeds.answers import (
     refuse_made_up,
     utc,
 )
-from ecorl.carbon.feeds.exchange import DEFAULT_LIMITS, HttpLimits
-from ecorl.carbon.feeds.http import JsonClient
-from ecorl.carbon.feeds.keys import Secret
+from ecorl.carbon.feeds.http import DEFAULT_LIMITS, HttpLimits, JsonClient, Secret
 from ecorl.carbon.feeds.protocol import FeedInfo
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.errors import ConfigError, FeedMalformed, FeedRefused, FeedSilent, MissingToolError
@@ -152,9 +150,6 @@ class WattTimeFeed:
         generated = answer.get("meta").find("generated_at")
         issued_s = now_s if generated is None else generated.moment_s()
         return forecast_of(self.info.source, points, FIVE_MINUTES_S, issued_s, now_s)
-
-    def close(self) -> None:
-        """Release nothing: each request has a connection of its own."""
 
     def _ask_forecast(self, hours: int) -> AnswerPart:
         answer = self._ask(

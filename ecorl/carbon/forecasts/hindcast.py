@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.forecasts.history import HOUR_S, FloatArray, History, IntArray
+from ecorl.carbon.forecasts.history import HOUR_S, History, IntArray
+from ecorl.carbon.series import FloatArray
 
 PROBES_H: tuple[tuple[float, ...], ...] = (
     (0.25,),
@@ -142,8 +143,7 @@ class Hindcast:
         Args:
             group: its number.
         """
-        chosen: NDArray[np.bool_] = self.groups.group == group
-        return chosen
+        return np.asarray(self.groups.group == group)
 
 
 def hindcast(history: History) -> Hindcast:

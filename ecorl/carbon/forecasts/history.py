@@ -16,10 +16,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ecorl.carbon.series import Series
+from ecorl.carbon.series import FloatArray, Series
 from ecorl.errors import FeedSilent
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 HOUR_S = 3600.0
@@ -99,16 +98,10 @@ class History:
             begins_s = self.start_s + np.arange(n) * self.step_s
             days = np.floor(begins_s / DAY_S).astype(np.int64)
             self._weekends = (days + _EPOCH_WEEKDAY) % 7 >= 5
-        weekends: NDArray[np.bool_] = self._weekends[intervals]
-        return weekends
+        return np.asarray(self._weekends[intervals])
 
     def cyclic_mean(
-        self,
-        origins: IntArray,
-        leads: IntArray,
-        period: int,
-        count: int,
-        apart: bool = False,
+        self, origins: IntArray, leads: IntArray, period: int, count: int, apart: bool = False
     ) -> FloatArray:
         """Mean of the last values at the same place in a cycle, such as the same hour of the day.
 

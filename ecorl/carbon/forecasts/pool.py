@@ -1,4 +1,7 @@
-"""A pool of simple rules, weighted by how well each did lately at each lead time."""
+"""A pool of simple rules, weighted by how well each did lately at each lead time.
+
+`continuation` goes on from the interval under way: what is told of it already, then the forecast.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,86 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ecorl.carbon.forecasts import intervals
 from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.hindcast import hindcast
-from ecorl.carbon.forecasts.history import DAY_S, FloatArray, History, IntArray
-from ecorl.carbon.forecasts.intervals import DayPattern, Spread, learn_spread
-from ecorl.carbon.forecasts.rules import Cycle, Rule, has_year, newest_residual, predict
-from ecorl.carbon.forecasts.single import (
-    Bounds,
-    clipped,
-    days_to_forecast,
-    days_to_learn,
-    newest_days,
-    next_intervals,
+from ecorl.carbon.forecasts.hindcast import WINDOW_H, hindcast
+from ecorl.carbon.forecasts.history import DAY_S, History, IntArray
+from ecorl.carbon.forecasts.rules import (
+    Cycle,
+    Rule,
+    has_year,
+    memory_days,
+    newest_residual,
+    predict,
 )
-from ecorl.carbon.forecasts.weights import learn_pull, learn_weights
-from ecorl.carbon.series import Series
+from ecorl.carbon.series import FloatArray, Series
+from ecorl.errors import FeedSilent
+
+Bounds = tuple[float, float]
+"""What a signal cannot be below and above, in its unit: (0, 1) for a share."""
+
+
+def days_to_forecast(*rules: Rule) -> int:
+    """How much of the past goes into a forecast by rules that have learnt, days.
+
+    Args:
+        rules: the rules.
+    """
+    return max(intervals.PATTERN_DAYS + 1, *(memory_days(rule) for rule in rules))
+
+
+def days_to_learn(*rules: Rule) -> int:
+    """How much of the past goes into what is learnt about rules, days.
+
+    Args:
+        rules: the rules.
+    """
+    return math.ceil(WINDOW_H / 24.0) + days_to_forecast(*rules)
+
+
+def newest_days(past: Series, days: int) -> Series:
+    """The end of a past; all of it where that end holds no value.
+
+    Args:
+        past: what is known.
+        days: length of the end, days.
+    """
+    surplus = len(past.values) - math.ceil(days * DAY_S / past.step_s)
+    if surplus <= 0 or not np.isfinite(past.values[surplus:]).any():
+        return past
+    return Series(past.start_s + surplus * past.step_s, past.step_s, past.values[surplus:])
+
+
+def next_intervals(past: Series, n: int) -> tuple[IntArray, IntArray]:
+    """The origin at the end of the past, and the lead times from it on.
+
+    Args:
+        past: the past.
+        n: number of intervals.
+    """
+    if n < 1:
+        raise ValueError(f"a forecast has at least one interval, not {n}")
+    return np.array([len(past.values)], dtype=np.int64), np.arange(1, n + 1, dtype=np.int64)
+
+
+def clipped(
+    name: str,
+    past: Series,
+    lines: tuple[FloatArray, FloatArray, FloatArray],
+    bounds: Bounds | None,
+) -> Forecast:
+    """A forecast that starts where the past ends.
+
+    Args:
+        name: who forecasts.
+        past: what was known.
+        lines: ``[n] float64`` each: middle, low and high.
+        bounds: to where they are clipped; None for no limits.
+    """
+    low_limit, high_limit = bounds if bounds is not None else (-np.inf, np.inf)
+    middle, low, high = (np.clip(line, low_limit, high_limit) for line in lines)
+    return Forecast(name, past.end_s, past.end_s, past.step_s, middle, low, high)
+
 
 _DAY, _WEEK = Cycle.DAY, Cycle.WEEK
 
@@ -67,7 +135,7 @@ class _Lesson:
     year: bool
     weights: FloatArray
     pull: FloatArray
-    spread: Spread
+    spread: intervals.Spread
 
 
 class RecencyAdaptivePool:
@@ -119,7 +187,7 @@ class RecencyAdaptivePool:
         weights = lesson.spread.groups.spread_over(leads, lesson.weights)
         pull = lesson.spread.groups.spread_over(leads, lesson.pull)
         middle = np.sum(weights * said, axis=0) + pull * newest_residual(history, _MEAN, now)
-        pattern = DayPattern(history).at(now, leads)[0]
+        pattern = intervals.DayPattern(history).at(now, leads)[0]
         low, high = lesson.spread.around(middle, leads, pattern)
         return clipped(self.name, past, (middle, low, high), self._bounds)
 
@@ -160,13 +228,13 @@ def _learn(known: Series) -> _Lesson:
     if year:
         origins = tried.origins + (len(whole) - len(history))
         said = np.concatenate((said, predict(whole, (LAST_YEAR,), origins, groups.probes)))
-    weights = learn_weights(said, tried, history.step_s)
+    weights = intervals.learn_weights(said, tried, history.step_s)
     middle = _weighted(said, groups.spread_over(groups.probes, weights), tried.learnt_at)
     residuals = newest_residual(history, _MEAN, tried.origins)
-    pull = learn_pull(tried.truth - middle, residuals, tried)
+    pull = intervals.learn_pull(tried.truth - middle, residuals, tried)
     middle += groups.spread_over(groups.probes, pull)[tried.learnt_at] * residuals[:, None]
-    pattern = DayPattern(history).at(tried.origins, groups.probes)
-    spread = learn_spread((tried.truth - middle) / pattern, tried)
+    pattern = intervals.DayPattern(history).at(tried.origins, groups.probes)
+    spread = intervals.learn_spread((tried.truth - middle) / pattern, tried)
     return _Lesson(year, weights[0], pull[0], spread)
 
 
@@ -177,3 +245,65 @@ def _weighted(said: FloatArray, weights: FloatArray, learnt_at: IntArray) -> Flo
         rows = learnt_at == checkpoint
         middle[rows] = np.einsum("mol,ml->ol", said[:, rows], weights[checkpoint])
     return middle
+
+
+HORIZON_S = 96 * 3600.0
+"""How far a continuation reaches from the interval under way, s."""
+
+NEEDED_S = 20 * 3600.0
+"""For how long values must be known, s. Invented: a day, as the shortest rules need it, less the
+hours by which a provider of the last 24 hours may be late."""
+
+LONGEST_STEP_S = 3600.0
+"""Longest intervals that the forecasters here are made for, s."""
+
+
+def continuation(past: Series, first: int, bounds: Bounds = (0.0, np.inf)) -> Forecast:
+    """Go on with a past by the recency-adaptive pool.
+
+    Args:
+        past: what is known now; values may be missing (NaN).
+        first: number of the interval that is under way, counted from the begin of the past. The
+            past may hold it already, or end before it.
+        bounds: what the signal cannot be below and above, in its unit.
+
+    Returns:
+        A forecast from interval `first` on, over `HORIZON_S`, in the time of the past. What is
+        known of its first intervals is told as it is, its low and high being the same. None of its
+        numbers is missing. As the time of its making stands the end of what is known, which may lie
+        ahead of the clock: whoever knows the clock puts it right.
+
+    Raises:
+        FeedSilent: when the intervals are longer than `LONGEST_STEP_S`, or values are known for
+            less than `NEEDED_S`.
+    """
+    step_s, values = past.step_s, past.values
+    if step_s > LONGEST_STEP_S:
+        raise FeedSilent(
+            f"a forecast takes intervals of at most {LONGEST_STEP_S / 3600:g} h, and they are of"
+            f" {step_s / 3600:g} h"
+        )
+    known = np.isfinite(values)
+    known_s = float(np.count_nonzero(known)) * step_s
+    if known_s < NEEDED_S:
+        raise FeedSilent(
+            f"a forecast takes values of {NEEDED_S / 3600:g} h, and those of {known_s / 3600:.3g} h"
+            " are known"
+        )
+    end = int(np.flatnonzero(known)[-1]) + 1
+    # After a hole in what is told of the time ahead the forecast has to take over.
+    holes = np.flatnonzero(~known[first:end])
+    if holes.size:
+        end = first + int(holes[0])
+    told = values[:end]
+    n = round(HORIZON_S / step_s)
+    pool = RecencyAdaptivePool(bounds)
+    made = pool.forecast(Series(past.start_s, step_s, told), max(1, first + n - end))
+    assert made.low is not None
+    assert made.high is not None
+    middle, low, high = (
+        np.concatenate((told, line))[first : first + n]
+        for line in (made.middle, made.low, made.high)
+    )
+    start_s = past.start_s + first * step_s
+    return Forecast(pool.name, made.issued_s, start_s, step_s, middle, low, high)

@@ -8,7 +8,8 @@ from enum import Enum
 
 import numpy as np
 
-from ecorl.carbon.forecasts.history import FloatArray, History, IntArray
+from ecorl.carbon.forecasts.history import History, IntArray
+from ecorl.carbon.series import FloatArray
 
 YEAR_DAYS = 364
 """A year in whole weeks, days, so that a Monday is compared with a Monday."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -11,18 +12,238 @@ from textwrap import shorten
 import numpy as np
 from numpy.typing import NDArray
 
+from ecorl.carbon.marks import names_estimation, says_made_up
 from ecorl.carbon.plausibility import Doubt, doubts_in, explains_zero
-from ecorl.carbon.series import Series
-from ecorl.carbon.traces.content import Content
-from ecorl.carbon.traces.eia930 import is_eia930, read_eia930
-from ecorl.carbon.traces.electricity_maps import is_electricity_maps, read_electricity_maps
+from ecorl.carbon.series import FloatArray, Series
 from ecorl.carbon.traces.stamps import read_times
 from ecorl.carbon.traces.table import CsvTable, read_table
 from ecorl.carbon.traces.times import Raster, check_pairs, lay_out
-from ecorl.carbon.traces.trace import GridTrace, Repair
+from ecorl.carbon.traces.trace import Content, GridTrace, Repair, check_unit
 from ecorl.carbon.traces.two_columns import UNNAMED, read_two_columns, times_of
 from ecorl.errors import DataError
-from ecorl.grid import Fuel, Scope
+from ecorl.grid import RENEWABLE, Fuel, Gas, Scope
+
+TIME = "timestamp"
+STATED = "avg_CI"
+
+FUELS = {
+    "WND": Fuel.WIND,
+    "SUN": Fuel.SOLAR,
+    "WAT": Fuel.HYDRO,
+    "OIL": Fuel.OIL,
+    "NG": Fuel.GAS,
+    "COL": Fuel.COAL,
+    "NUC": Fuel.NUCLEAR,
+    "OTH": Fuel.OTHER,
+}
+"""The fuels behind the columns of generation, MW."""
+
+FACTORS = {
+    Fuel.WIND: 11.0,
+    Fuel.SOLAR: 41.0,
+    Fuel.HYDRO: 24.0,
+    Fuel.OIL: 650.0,
+    Fuel.GAS: 490.0,
+    Fuel.COAL: 820.0,
+    Fuel.NUCLEAR: 12.0,
+    Fuel.OTHER: 230.0,
+}
+"""Life-cycle emissions of each fuel, gCO2e/kWh: medians of IPCC AR5, working group III, annex III,
+table A.III.2 (wind on shore, solar on roofs, coal as dust, gas in combined cycles, and biomass for
+other fuels). It has no oil: 650 is what the intensities published in this form were made with."""
+
+FACTORS_NAME = "IPCC AR5 medians"
+
+
+def is_eia930(columns: tuple[str, ...]) -> bool:
+    """Whether names of columns are those of this form.
+
+    Args:
+        columns: names of a file's columns.
+    """
+    return columns[0] == TIME and len(FUELS.keys() & set(columns)) > 1
+
+
+def read_eia930(table: CsvTable, scope: Scope | None) -> Content:
+    """The intensity of a file in this form, computed from its mix.
+
+    Args:
+        table: the file.
+        scope: what the caller expects; None takes what there is: life cycle.
+
+    Raises:
+        DataError: for other columns than those of the form, for figures that are no numbers, and
+            for another scope.
+    """
+    if scope is Scope.DIRECT:
+        raise DataError(f"{table.path}:1: the form has life-cycle intensities, none of {scope}")
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(table.columns):
+        if name in numbers or name not in {TIME, STATED, *FUELS}:
+            known = ", ".join((TIME, *FUELS, STATED))
+            raise table.header_mistake(number, f"expected are, each once: {known}")
+        numbers[name] = number
+    raw = {name: table.numbers(number) for name, number in numbers.items() if name in FUELS}
+    power_mw, repairs = _generation(table, numbers, raw)
+    total_mw = np.sum(list(power_mw.values()), axis=0)
+    total_mw = np.where(total_mw > 0, total_mw, np.nan)
+    shares = {FUELS[name]: values / total_mw for name, values in power_mw.items()}
+    figures = [(numbers[name], values) for name, values in raw.items()]
+    stated = None
+    if STATED in numbers:
+        stated = table.numbers(numbers[STATED])
+        check_unit(table, numbers[STATED], stated)
+        figures.append((numbers[STATED], stated))
+    return Content(
+        time=numbers[TIME],
+        value=figures[0][0],
+        value_name=",".join(raw),
+        g_per_kwh=np.sum([share * FACTORS[fuel] for fuel, share in shares.items()], axis=0),
+        figures=tuple(figures),
+        scope=Scope.LIFE_CYCLE,
+        gas=Gas.CO2E,
+        factors=FACTORS_NAME,
+        shares=shares,
+        renewable=sum((share for f, share in shares.items() if f in RENEWABLE), 0.0 * total_mw),
+        stated=stated,
+        repairs=tuple(repairs),
+        generation_mw=total_mw,
+    )
+
+
+def _generation(
+    table: CsvTable, numbers: dict[str, int], raw: dict[str, FloatArray]
+) -> tuple[dict[str, FloatArray], list[Repair]]:
+    """Power of each fuel without what stands for none of it, MW."""
+    power_mw, repairs = {}, []
+    for name, values in raw.items():
+        power_mw[name] = np.maximum(values, 0.0)
+        negative = np.flatnonzero(values < 0)
+        if len(negative):
+            # Plants that stand still draw power; the grid does not emit less for it.
+            what = f"{len(negative)} negative powers, of which this is the first, count as 0"
+            repairs.append(Repair(table.lines[int(negative[0])], name, what))
+        if np.isnan(values).all():
+            power_mw[name] = np.zeros_like(values)
+            what = "the column is empty: the grid has none of this fuel"
+            repairs.append(Repair(table.lines[0], name, what))
+    return power_mw, repairs
+
+
+# Older exports write other capitals and say LCA; programs in between may spoil the small 2 of CO2.
+_TIME = re.compile(r"datetime \(utc\)", re.IGNORECASE)
+_INTENSITY = {
+    Scope.LIFE_CYCLE: re.compile(
+        r"carbon intensity g[^/]+/ ?kwh \((life ?cycle|lca)\)", re.IGNORECASE
+    ),
+    Scope.DIRECT: re.compile(r"carbon intensity g[^/]+/ ?kwh \(direct\)", re.IGNORECASE),
+}
+_RENEWABLE = re.compile(r"renewable energy percentage \(re%\)|renewable percentage", re.IGNORECASE)
+_CARBON_FREE = re.compile(
+    r"carbon-free energy percentage \(cfe%\)|low carbon percentage", re.IGNORECASE
+)
+_ESTIMATED = re.compile(r"data estimated", re.IGNORECASE)
+_METHOD = re.compile(r"data estimation method", re.IGNORECASE)
+_SOURCE = re.compile(r"data source", re.IGNORECASE)
+_ZONE = re.compile(r"zone id", re.IGNORECASE)
+
+_FACTORS = {
+    Scope.LIFE_CYCLE: "Electricity Maps, life cycle",
+    Scope.DIRECT: "Electricity Maps, direct",
+}
+_ANSWERS = {"true": True, "false": False, "1": True, "0": False, "": False}
+
+
+def is_electricity_maps(columns: tuple[str, ...]) -> bool:
+    """Whether names of columns are those of this form.
+
+    Args:
+        columns: names of a file's columns.
+    """
+    has_intensity = any(_number(columns, pattern) is not None for pattern in _INTENSITY.values())
+    return _number(columns, _TIME) is not None and has_intensity
+
+
+def read_electricity_maps(table: CsvTable, scope: Scope | None) -> Content:
+    """The intensity of a file in this form.
+
+    Args:
+        table: the file.
+        scope: which of its two intensities; None takes the life cycle.
+
+    Raises:
+        DataError: when it lacks that intensity, holds several zones, or has figures that are none.
+    """
+    scope = scope or Scope.LIFE_CYCLE
+    time, value = _number(table.columns, _TIME), _number(table.columns, _INTENSITY[scope])
+    if time is None or value is None:
+        raise DataError(f"{table.path}:1: no column has the intensity of {scope}")
+    _check_zone(table)
+    _refuse_made_up(table)
+    g_per_kwh = table.numbers(value)
+    check_unit(table, value, g_per_kwh, scope, is_named=True)
+    return Content(
+        time=time,
+        value=value,
+        value_name=table.columns[value],
+        g_per_kwh=g_per_kwh,
+        figures=((value, g_per_kwh),),
+        scope=scope,
+        gas=Gas.CO2E,
+        factors=_FACTORS[scope],
+        renewable=_share(table, _RENEWABLE),
+        carbon_free=_share(table, _CARBON_FREE) if scope is Scope.DIRECT else None,
+        estimated=_estimated(table),
+    )
+
+
+def _number(columns: tuple[str, ...], pattern: re.Pattern[str]) -> int | None:
+    return next((i for i, name in enumerate(columns) if pattern.fullmatch(name)), None)
+
+
+def _check_zone(table: CsvTable) -> None:
+    column = _number(table.columns, _ZONE)
+    if column is None:
+        return
+    zones = table.cells(column)
+    for row, zone in enumerate(zones):
+        if zone != zones[0]:
+            raise table.mistake(row, column, f"expected is one zone in a file, here {zones[0]}")
+
+
+def _refuse_made_up(table: CsvTable) -> None:
+    for pattern in (_METHOD, _SOURCE):
+        column = _number(table.columns, pattern)
+        for row, cell in enumerate(() if column is None else table.cells(column)):
+            if column is not None and says_made_up(cell):
+                why = "the values are made up, as for a sandbox or test key"
+                raise table.mistake(row, column, why)
+
+
+def _share(table: CsvTable, pattern: re.Pattern[str]) -> FloatArray | None:
+    column = _number(table.columns, pattern)
+    if column is None:
+        return None
+    shares = table.numbers(column) / 100.0
+    wrong = np.flatnonzero((shares < 0) | (shares > 1))
+    if len(wrong):
+        raise table.mistake(int(wrong[0]), column, "is no percentage from 0 to 100")
+    return None if np.isnan(shares).all() else shares
+
+
+def _estimated(table: CsvTable) -> NDArray[np.bool_] | None:
+    """Which rows are estimates, by their flag or by the method that is named; None: not said."""
+    column, method = _number(table.columns, _ESTIMATED), _number(table.columns, _METHOD)
+    cells = [] if column is None else [cell.lower() for cell in table.cells(column)]
+    for row, cell in enumerate(cells):
+        if column is not None and cell not in _ANSWERS:
+            raise table.mistake(row, column, "expected is true or false")
+    is_named = [names_estimation(m) for m in ([] if method is None else table.cells(method))]
+    if not any(cells) and not any(is_named):
+        return None
+    is_flagged = np.array([_ANSWERS[cell] for cell in cells] or False, np.bool_)
+    return is_flagged | np.array(is_named or False, np.bool_)
+
 
 N_LOGGED = 5
 """Repairs of a file that are logged one by one, in the order of its lines; the rest is counted."""
@@ -128,9 +349,7 @@ def _explained(content: Content, raster: Raster) -> list[bool | None] | None:
     return [explains_zero(content.scope, mix) for mix in mixes]
 
 
-def _missing(
-    table: CsvTable, content: Content, raster: Raster, values: NDArray[np.float64]
-) -> list[Repair]:
+def _missing(table: CsvTable, content: Content, raster: Raster, values: FloatArray) -> list[Repair]:
     """A line about each run of rows without an intensity."""
     is_missing = np.isnan(values) & (raster.rows >= 0)
     edges = np.diff(np.concatenate([[0], is_missing.astype(np.int8), [0]]))
@@ -143,19 +362,15 @@ def _missing(
 
 
 def _trace(
-    path: Path,
-    content: Content,
-    raster: Raster,
-    values: NDArray[np.float64],
-    repairs: tuple[Repair, ...],
+    path: Path, content: Content, raster: Raster, values: FloatArray, repairs: tuple[Repair, ...]
 ) -> GridTrace:
     is_missing = np.isnan(values)
 
-    def known(of_rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def known(of_rows: FloatArray) -> FloatArray:
         # A row whose intensity is not believed is not believed in its mix either.
         return np.where(is_missing, np.nan, raster.place(of_rows))
 
-    def series(of_intervals: NDArray[np.float64]) -> Series:
+    def series(of_intervals: FloatArray) -> Series:
         return Series(raster.start_s, raster.step_s, of_intervals)
 
     mix, estimated, generation_mw = None, None, None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ecorl.carbon.series import FloatArray
 from ecorl.errors import DataError
 
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-"})
@@ -50,7 +50,7 @@ class CsvTable:
         """
         return [row[column].strip() for row in self.rows]
 
-    def numbers(self, column: int) -> NDArray[np.float64]:
+    def numbers(self, column: int) -> FloatArray:
         """Values of a column, NaN where a cell is empty or says that there is none.
 
         Args:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from ecorl.carbon.series import FloatArray
 from ecorl.carbon.traces.stamps import Times, read_times
 from ecorl.carbon.traces.table import CsvTable
 from ecorl.carbon.traces.trace import Repair
@@ -39,7 +40,7 @@ class Raster:
     rows: NDArray[np.int64]
     repairs: tuple[Repair, ...]
 
-    def place(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def place(self, values: FloatArray) -> FloatArray:
         """Values of rows as values of intervals, NaN where an interval has no row.
 
         Args:
@@ -49,7 +50,7 @@ class Raster:
 
 
 def lay_out(
-    table: CsvTable, column: int, times: Times, figures: Sequence[tuple[int, NDArray[np.float64]]]
+    table: CsvTable, column: int, times: Times, figures: Sequence[tuple[int, FloatArray]]
 ) -> Raster:
     """Sort rows, drop those that are there twice, and fill gaps with intervals without a row.
 
@@ -157,10 +158,7 @@ def _utc_text(seconds: float) -> str:
 
 
 def _without_doubles(
-    table: CsvTable,
-    column: int,
-    times: Times,
-    figures: Sequence[tuple[int, NDArray[np.float64]]],
+    table: CsvTable, column: int, times: Times, figures: Sequence[tuple[int, FloatArray]]
 ) -> tuple[NDArray[np.int64], list[Repair]]:
     """Numbers of the rows by their time, each time once; and what was dropped."""
     seconds = times.seconds
@@ -198,7 +196,7 @@ def _contradiction(table: CsvTable, column: int, sooner: int, times: Times) -> s
 
 
 def _positions(
-    table: CsvTable, column: int, seconds: NDArray[np.float64], order: NDArray[np.int64]
+    table: CsvTable, column: int, seconds: FloatArray, order: NDArray[np.int64]
 ) -> tuple[float, NDArray[np.int64]]:
     """The usual step, and for each row in the order of time the number of its interval."""
     steps_s, counts = np.unique(np.diff(seconds[order]), return_counts=True)

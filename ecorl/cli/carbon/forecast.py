@@ -11,9 +11,14 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ecorl.carbon.forecasts.forecast import NOMINAL_COVERAGE, Forecast
+from ecorl.carbon.forecasts.forecast import (
+    NOMINAL_COVERAGE,
+    Forecast,
+    lowest_window,
+    mean_between,
+    next_clean_window,
+)
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
-from ecorl.carbon.forecasts.windows import lowest_window, mean_between, next_clean_window
 from ecorl.carbon.outlook import Outlook
 from ecorl.cli.carbon.now import HOW_TO_FEED, GridNow, limit_text, origin, refusal_text
 from ecorl.cli.carbon.times import clock, length, moment, paragraph, span, utc_text, zone_name

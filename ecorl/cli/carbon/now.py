@@ -113,7 +113,7 @@ def ask_grid(config: Config, *, looks_ahead: bool) -> GridNow:
 
 @contextlib.contextmanager
 def open_chains(config: Config) -> Iterator[FeedChains]:
-    """The chains of a config, closed at the end.
+    """The chains of a config.
 
     Args:
         config: of a run.
@@ -126,10 +126,7 @@ def open_chains(config: Config) -> Iterator[FeedChains]:
     console = make_console(stderr=True)
     if console.is_terminal and config.carbon.feeds:
         say(f"asking {', '.join(feed.name for feed in config.carbon.feeds)} ...", console)
-    try:
-        yield chains
-    finally:
-        chains.close()
+    yield chains
 
 
 def answer_of(chain: FeedChain[Kind]) -> FeedAnswer[Kind]:

@@ -271,7 +271,7 @@ def calibrate(
     file too. From a result of python -m benchmarks.gpu_stages it takes the levels of the stages.
     """  # fmt: skip
     with needs_policy_extra():
-        from ecorl.policy.calibration.words import holds_for
+        from ecorl.policy.calibration.calibration import holds_for
         from ecorl.report.render.lines import readable_width, wrapped
 
         run_dir = run_dir.expanduser()

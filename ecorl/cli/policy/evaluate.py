@@ -15,10 +15,9 @@ from ecorl.errors import ConfigError, RunError
 from ecorl.policy.calibration.calibration import Calibration
 from ecorl.policy.calibration.replayed import replayed
 from ecorl.policy.calibration.stages import load_calibration
-from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.comparison import PolicyComparison
 from ecorl.policy.evaluation.evaluate import FilePolicy, compare
-from ecorl.policy.evaluation.page import render_page, write_page
+from ecorl.policy.evaluation.page import choices, reference_scenario, render_page, write_page
 from ecorl.policy.evaluation.pools import REPLAYED, kept_out, run_id_of, split_runs, variations
 from ecorl.policy.evaluation.summary import COLUMNS, rows, sentences
 from ecorl.policy.training.origin import is_stale

@@ -14,13 +14,11 @@ from rich.console import Console
 
 from ecorl.cli.output import say, writing
 from ecorl.errors import ConfigError, RunError
-from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration.calibration import Calibration, holds_for
 from ecorl.policy.calibration.stages import load_calibration
-from ecorl.policy.calibration.words import holds_for
-from ecorl.policy.evaluation.choices import choices, reference_scenario
 from ecorl.policy.evaluation.comparison import PolicyComparison
 from ecorl.policy.evaluation.evaluate import FilePolicy, compare
-from ecorl.policy.evaluation.page import render_page, write_page
+from ecorl.policy.evaluation.page import choices, reference_scenario, render_page, write_page
 from ecorl.policy.evaluation.pools import kept_out, variations
 from ecorl.policy.training.export import save_onnx
 from ecorl.policy.training.network import PolicyNetwork

@@ -18,14 +18,7 @@ import numpy as np
 
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.series import Series
-from ecorl.controllers.horizon.foretold import (
-    ForecastErrors,
-    hours_ahead,
-    pooled,
-    stated_deviations,
-)
-from ecorl.controllers.horizon.hours import hourly
-from ecorl.controllers.horizon.levels import DAY_H, DAY_S, Learnt, is_weekend, learn, weekday
+from ecorl.controllers.horizon import foretold, levels
 from ecorl.controllers.problem.table import FloatArray
 
 _PARTS = 7
@@ -35,7 +28,7 @@ _QUANTILES = np.array([NormalDist().inv_cdf((part + 0.5) / _PARTS) for part in r
 NODES = _QUANTILES / np.sqrt(np.mean(_QUANTILES**2))
 """Middles of equally likely parts of the standard normal distribution, of unit variance."""
 
-_LONGEST_H = 45 * DAY_H
+_LONGEST_H = 45 * levels.DAY_H
 """How far ahead hours are told apart; what comes later is taken to be as the last fortnight of
 them. Invented: by then the level is on its way back to its mean."""
 
@@ -93,7 +86,7 @@ class Fan:
     @property
     def fortnight(self) -> FloatArray:
         """What comes after the last row, again and again: ``[rows of it, 7] float64``, g/kWh."""
-        return self.values[-14 * DAY_H :]
+        return self.values[-14 * levels.DAY_H :]
 
     @property
     def times(self) -> float:
@@ -136,19 +129,19 @@ class LevelFan:
         day_s: length of a day of the grid, s: a recording may be played faster.
     """
 
-    def __init__(self, shape: FanShape | None = None, day_s: float = DAY_S) -> None:
+    def __init__(self, shape: FanShape | None = None, day_s: float = levels.DAY_S) -> None:
         self.shape = s = shape or FanShape()
-        self._hour_s = day_s / DAY_H
+        self._hour_s = day_s / levels.DAY_H
         # Where time is played faster, the calendar of the clock says nothing of the grid's.
-        self._has_calendar = day_s == DAY_S
+        self._has_calendar = day_s == levels.DAY_S
         lead = np.arange(_LONGEST_H, dtype=np.float64)
         # The last row of a profile's days ends with the newest hour: its first hour comes next.
-        self._hour_of_profile = (np.arange(_LONGEST_H) - 1) % DAY_H
-        self._to_level = np.exp(-lead / (DAY_H * s.level_days))
+        self._hour_of_profile = (np.arange(_LONGEST_H) - 1) % levels.DAY_H
+        self._to_level = np.exp(-lead / (levels.DAY_H * s.level_days))
         self._to_newest = {hours: np.exp(-lead / hours) for hours in (s.newest_h, s.foretold_h)}
-        stay = np.exp(-1.0 / (DAY_H * s.level_days))
-        self._level_variance = (1.0 - stay ** (2 * lead)) / (1.0 - stay**2) / DAY_H
-        self._learnt: OrderedDict[bytes, Learnt] = OrderedDict()
+        stay = np.exp(-1.0 / (levels.DAY_H * s.level_days))
+        self._level_variance = (1.0 - stay ** (2 * lead)) / (1.0 - stay**2) / levels.DAY_H
+        self._learnt: OrderedDict[bytes, levels.Learnt] = OrderedDict()
 
     def values(
         self, past: Series, now_s: float, end_s: float, forecast: Forecast | None = None
@@ -173,7 +166,7 @@ class LevelFan:
         now_s: float,
         end_s: float,
         forecast: Forecast | None = None,
-        errors: ForecastErrors | None = None,
+        errors: foretold.ForecastErrors | None = None,
     ) -> Fan | None:
         """The fan from now to an end.
 
@@ -188,20 +181,20 @@ class LevelFan:
         Returns:
             The fan; None where too little is known to say anything: less than two days.
         """
-        told = hourly(past, DAY_H * self._hour_s)
-        if len(told) < 2 * DAY_H:
+        told = levels.hourly(past, levels.DAY_H * self._hour_s)
+        if len(told) < 2 * levels.DAY_H:
             return None
-        ahead = hours_ahead(forecast, past.end_s, self._hour_s)[: _LONGEST_H - 1]
+        ahead = foretold.hours_ahead(forecast, past.end_s, self._hour_s)[: _LONGEST_H - 1]
         # Row 0 is the newest hour that was told, and `late` rows on comes the one under way.
         late = max(0, int(np.ceil((now_s - past.end_s) / self._hour_s + 1e-9)))
         n = max(1, int(np.ceil((end_s - now_s) / self._hour_s - 1e-9)))
         rows = min(n, _LONGEST_H) + late
         if forecast is None or not ahead.size:
             return Fan(self._fan(told, ahead, past.end_s, rows)[late:rows], n)
-        off = stated_deviations(forecast, past.end_s, self._hour_s, len(ahead))
+        off = foretold.stated_deviations(forecast, past.end_s, self._hour_s, len(ahead))
         if off is None:
-            off = (errors or ForecastErrors(self._hour_s)).deviations(ahead)
-        middle, off = pooled(ahead, off, *self._own(told, past.end_s, len(ahead)))
+            off = (errors or foretold.ForecastErrors(self._hour_s)).deviations(ahead)
+        middle, off = foretold.pooled(ahead, off, *self._own(told, past.end_s, len(ahead)))
         fan = self._fan(told, middle, past.end_s, rows)
         known = fan[1 : 1 + len(middle)]
         known += off[: len(known), None] * NODES
@@ -221,15 +214,17 @@ class LevelFan:
         """``[n, 7]`` from the newest told hour on; what is ahead follows it as it is."""
         s, learnt = self.shape, self._lesson(told, told_end_s)
         hours = np.concatenate((told, ahead)) if ahead.size else told
-        n_days = min(s.past_days, len(hours) // DAY_H)
-        profile = learnt.profile(hours[len(hours) - n_days * DAY_H :].reshape(n_days, DAY_H))
+        n_days = min(s.past_days, len(hours) // levels.DAY_H)
+        profile = learnt.profile(
+            hours[len(hours) - n_days * levels.DAY_H :].reshape(n_days, levels.DAY_H)
+        )
         level = float(profile.mean())
         m = min(max(1, n - ahead.size), _LONGEST_H)
         end_s = told_end_s + ahead.size * self._hour_s
         weekends = np.zeros(m)
         if learnt.weekend:
             times_s: FloatArray = end_s + self._hour_s * (np.arange(m, dtype=np.float64) - 0.5)
-            weekends = learnt.weekend * level * (is_weekend(times_s) - 2.0 / 7.0)
+            weekends = learnt.weekend * level * (levels.is_weekend(times_s) - 2.0 / 7.0)
         to_newest = self._to_newest[s.foretold_h if ahead.size else s.newest_h][:m]
         middle = learnt.mean + profile[self._hour_of_profile[:m]] - level + weekends
         middle += (level - learnt.mean) * self._to_level[:m]
@@ -246,17 +241,19 @@ class LevelFan:
         known = hours[len(told) - 1 : -1, None]
         return np.concatenate((np.repeat(known, len(NODES), axis=1), fan))
 
-    def _lesson(self, told: FloatArray, end_s: float) -> Learnt:
+    def _lesson(self, told: FloatArray, end_s: float) -> levels.Learnt:
         """What the whole days of the past tell."""
-        n_days = len(told) // DAY_H
-        days = told[: n_days * DAY_H]
+        n_days = len(told) // levels.DAY_H
+        days = told[: n_days * levels.DAY_H]
         begin_s = end_s - len(told) * self._hour_s
-        first = int(weekday(begin_s + DAY_S / 2)) if self._has_calendar else None
+        first = int(levels.weekday(begin_s + levels.DAY_S / 2)) if self._has_calendar else None
         key = days.tobytes() + bytes([7 if first is None else first])
         found = self._learnt.get(key)
         if found is None:
             s = self.shape
-            found = learn(days.reshape(-1, DAY_H), s.memories_days, s.spread_days, first)
+            found = levels.learn(
+                days.reshape(-1, levels.DAY_H), s.memories_days, s.spread_days, first
+            )
             self._learnt[key] = found
             while len(self._learnt) > _KEPT:
                 self._learnt.popitem(last=False)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ecorl.carbon.series import Series
 from ecorl.controllers.problem.table import FloatArray
 
 DAY_H = 24
@@ -70,8 +71,7 @@ class Learnt:
         Returns:
             ``[24] float64``, g/kWh.
         """
-        found: FloatArray = self.weights @ _discounts(self.memories_days, len(days)) @ days
-        return found
+        return np.asarray(self.weights @ _discounts(self.memories_days, len(days)) @ days)
 
 
 def learn(
@@ -125,8 +125,7 @@ def _discounts(memories_days: tuple[float, ...], n: int) -> FloatArray:
     """How much each of some days counts to each memory, ``[M, n]``, together 1; the newest last."""
     age = np.arange(n)[::-1]
     counts = np.exp(-age / np.array(memories_days)[:, None])
-    found: FloatArray = counts / counts.sum(axis=1, keepdims=True)
-    return found
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
 def _walked(days: FloatArray, memories_days: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
@@ -171,3 +170,40 @@ def _weekend(means: FloatArray, first_weekday: int, warm: int) -> float:
     found = (blocks[:, 1:3].mean(axis=1) - blocks[:, ::3].mean(axis=1)) / blocks.mean(axis=1)
     mean, error = float(found.mean()), float(found.var(ddof=1)) / len(found)
     return mean * max(0.0, 1.0 - error / mean**2) if mean else 0.0
+
+
+def hourly(past: Series, day_s: float = DAY_S) -> FloatArray:
+    """The past in whole hours up to its end, holes filled with what stood before them.
+
+    Args:
+        past: what was told, g/kWh.
+        day_s: length of a day of the grid, s.
+
+    Returns:
+        ``[hours] float64``.
+    """
+    per_hour = day_s / DAY_H / past.step_s
+    values = past.values
+    if per_hour < 1.0:
+        values = np.repeat(values, round(1.0 / per_hour))
+    elif per_hour > 1.0:
+        block = round(per_hour)
+        values = row_means(values[len(values) % block :].reshape(-1, block))
+    is_there = np.isfinite(values)
+    if is_there.all():
+        return values
+    numbers = np.where(is_there, np.arange(len(values)), -1)
+    np.maximum.accumulate(numbers, out=numbers)
+    return np.asarray(values[numbers[numbers >= 0]])
+
+
+def row_means(rows: FloatArray) -> FloatArray:
+    """Mean of the known values of each row; NaN where there is none.
+
+    Args:
+        rows: ``[n, m]``.
+    """
+    is_known = np.isfinite(rows)
+    counts = is_known.sum(axis=1)
+    sums = np.where(is_known, rows, 0.0).sum(axis=1)
+    return np.asarray(np.divide(sums, counts, out=np.full(len(rows), np.nan), where=counts > 0))

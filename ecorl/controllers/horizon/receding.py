@@ -12,14 +12,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ecorl.control import GearChoice, Why
+from ecorl.control import Gear, GearChoice, Why
 from ecorl.controllers.horizon.fan import Fan, FanShape, LevelFan
 from ecorl.controllers.horizon.foretold import ForecastErrors, hours_ahead
 from ecorl.controllers.horizon.pricing import Hulls, Price, PriceCurve
 from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import HOUR_S, Kept, Progress, TrainingProblem
 from ecorl.controllers.protocol import Seen
-from ecorl.controllers.step import choice
+from ecorl.controllers.rules.reactive import high_gear
+from ecorl.controllers.step import choice, shielded
+from ecorl.errors import ConfigError
 
 RECEDING, STOCHASTIC = "receding", "stochastic"
 
@@ -71,7 +73,6 @@ class RecedingHorizon:
     Args:
         problem: what has to be met.
         is_stochastic: whether it expects a fan, or the fan's middle alone.
-        shape: how the intensity moves; by default as it was seen to.
         day_s: length of a day of the grid, s.
         some: of the table's actions, which alone are planned with; None: all. The shield may take
             others where the budget needs them.
@@ -83,16 +84,13 @@ class RecedingHorizon:
         problem: TrainingProblem,
         *,
         is_stochastic: bool = True,
-        shape: FanShape | None = None,
         day_s: float = 86400.0,
         some: Sequence[TrainingAction] | None = None,
         name: str | None = None,
     ) -> None:
         self.name = name or (STOCHASTIC if is_stochastic else RECEDING)
         self._problem, self._hulls, self._is_whole = problem, Hulls.of(problem, some), some is None
-        shape = shape or FanShape()
-        if not is_stochastic:
-            shape = replace(shape, hourly=0.0, drift=0.0)
+        shape = FanShape() if is_stochastic else FanShape(hourly=0.0, drift=0.0)
         self._fan, self._hour_s = LevelFan(shape, day_s), day_s / 24
         self._errors = ForecastErrors(self._hour_s)
         self._plan: _Plan | None = None
@@ -266,11 +264,76 @@ class RecedingHorizon:
         return max([*kept, *free], key=worth_g_per_s, default=wanted)
 
 
-def stochastic(problem: TrainingProblem, day_s: float = 86400.0) -> RecedingHorizon:
-    """The default controller: a receding horizon over a fan.
+WIDTH_FIXED, GEAR_FIXED = "width-fixed", "gear-fixed"
+
+
+class Ablation:
+    """The default controller with some gears and widths.
+
+    Args:
+        name: under which its choices are recorded.
+        problem: what has to be met.
+        gears: which it may take; None: all.
+        widths: which it may take beside a pause; None: all.
+        day_s: length of a day of the grid, s.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        problem: TrainingProblem,
+        *,
+        gears: tuple[Gear, ...] | None = None,
+        widths: tuple[int, ...] | None = None,
+        day_s: float = 86400.0,
+    ) -> None:
+        self.name = name
+        some = problem.table.only(gears, widths).actions()
+        self._actions = frozenset((PAUSE, *some))
+        self._inner = RecedingHorizon(problem, day_s=day_s, some=some, name=name)
+        try:
+            self._part: TrainingProblem | None = problem.of(gears, widths)
+        except ConfigError:
+            self._part = None
+
+    def decide(self, now_s: float, seen: Seen) -> GearChoice:
+        """See `Controller.decide`."""
+        progress, wanted = seen.progress, self._inner.decide(now_s, seen)
+        assert progress is not None
+        if self._part is None:
+            return wanted
+        if progress.action not in self._actions:
+            progress = replace(progress, action=PAUSE)
+        return shielded(self._part, now_s, seen, progress, wanted)
+
+    def memory(self) -> Mapping[str, object]:
+        """See `Controller.memory`."""
+        return self._inner.memory()
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """See `Controller.recall`.
+
+        Args:
+            memory: of a controller of this kind for the same problem.
+        """
+        self._inner.recall(memory)
+
+
+def width_fixed(problem: TrainingProblem, day_s: float = 86400.0) -> Ablation:
+    """The default controller with all workers or none.
 
     Args:
         problem: what has to be met.
         day_s: length of a day of the grid, s.
     """
-    return RecedingHorizon(problem, day_s=day_s)
+    return Ablation(WIDTH_FIXED, problem, widths=problem.table.widths[-1:], day_s=day_s)
+
+
+def gear_fixed(problem: TrainingProblem, day_s: float = 86400.0) -> Ablation:
+    """The default controller in the fastest gear that is not of low precision.
+
+    Args:
+        problem: what has to be met.
+        day_s: length of a day of the grid, s.
+    """
+    return Ablation(GEAR_FIXED, problem, gears=(high_gear(problem),), day_s=day_s)

@@ -16,17 +16,8 @@ import numpy as np
 
 from ecorl.carbon.series import Series
 from ecorl.control import GearChoice, Why
-from ecorl.controllers.horizon.hours import hourly
-from ecorl.controllers.horizon.levels import DAY_H
-from ecorl.controllers.learning.carl_training import (
-    THROTTLE_CLOCK,
-    CarlAction,
-    CarlShape,
-    CarlState,
-    CarlValues,
-    train,
-)
-from ecorl.controllers.learning.hours import MEAN_DAYS, OUTLOOK_H, outlook_by_profile
+from ecorl.controllers.horizon.levels import DAY_H, hourly
+from ecorl.controllers.learning import carl_training
 from ecorl.controllers.learning.pace import number, pace_end_s, unknown
 from ecorl.controllers.problem.table import PAUSE
 from ecorl.controllers.problem.training import TrainingProblem
@@ -57,13 +48,13 @@ class Carl:
         self,
         problem: TrainingProblem,
         seed: int = 0,
-        shape: CarlShape | None = None,
+        shape: carl_training.CarlShape | None = None,
         day_s: float = 86400.0,
     ) -> None:
         self.name = CARL
         self._problem, self._seed, self._shape = problem, seed, shape
         self._day_s, self._hour_s = day_s, day_s / DAY_H
-        self._values: CarlValues | None = None
+        self._values: carl_training.CarlValues | None = None
         self._around: tuple[tuple[float, int], float, float] | None = None
 
     def decide(self, now_s: float, seen: Seen) -> GearChoice:
@@ -73,7 +64,7 @@ class Carl:
         if self._values is None and seen.past is not None:
             span_h = (pace_end_s(p) - p.start_s) / self._hour_s
             hours = hourly(seen.past, self._day_s)
-            self._values = train(hours, span_h, self._seed, self._shape)
+            self._values = carl_training.train(hours, span_h, self._seed, self._shape)
         around = None if seen.past is None else self._surroundings(seen.past)
         if self._values is None or known is None or around is None:
             return unknown(self.name, now_s, p, seen)
@@ -86,7 +77,7 @@ class Carl:
             known.g_per_kwh / mean,
             (expected if told is None else told) / mean,
         )
-        state = CarlState(*(np.array([fact]) for fact in facts))
+        state = carl_training.CarlState(*(np.array([fact]) for fact in facts))
         return self._done(now_s, seen, self._values.best(state))
 
     def memory(self) -> Mapping[str, object]:
@@ -107,34 +98,37 @@ class Carl:
         if memory["values"] is not None:
             told = cast(Mapping[str, list[object]], memory["values"])
             weights = np.array([number(one) for one in told["weights"]])
-            self._values = CarlValues(weights, *(number(one) for one in told["others"]))
+            self._values = carl_training.CarlValues(
+                weights, *(number(one) for one in told["others"])
+            )
 
     # ------------------------------------------------------------ parts of a decision
 
-    def _done(self, now_s: float, seen: Seen, action: CarlAction) -> GearChoice:
+    def _done(self, now_s: float, seen: Seen, action: carl_training.CarlAction) -> GearChoice:
         p = self._problem
         assert seen.progress is not None
-        if action is CarlAction.DEFER:
+        if action is carl_training.CarlAction.DEFER:
             told = "the agent defers: it expects cleaner hours before the deadline"
             return choice(self.name, now_s, p, seen, PAUSE, Why.PRICED, told)
         fastest = p.fastest(seen.progress)
-        if action is CarlAction.PASS:
+        if action is carl_training.CarlAction.PASS:
             told = "the agent passes through"
             return choice(self.name, now_s, p, seen, fastest, Why.PRICED, told)
-        told = f"the agent throttles to {100 * THROTTLE_CLOCK:.0f} % of the clock (modelled)"
+        clock = carl_training.THROTTLE_CLOCK
+        told = f"the agent throttles to {100 * clock:.0f} % of the clock (modelled)"
         found = choice(self.name, now_s, p, seen, fastest, Why.PRICED, told)
-        return replace(found, clock_share=THROTTLE_CLOCK)
+        return replace(found, clock_share=clock)
 
     def _surroundings(self, past: Series) -> tuple[float, float] | None:
         """Mean of the newest weeks, and of the next hours by the day profile, g/kWh."""
         key = (past.end_s, len(past.values))
         if self._around is None or self._around[0] != key:
-            n = round(MEAN_DAYS * self._day_s / past.step_s)
+            n = round(carl_training.MEAN_DAYS * self._day_s / past.step_s)
             newest = Series(0.0, past.step_s, past.values[-max(1, n) :])
             hours = hourly(newest, self._day_s)
             if not hours.size:
                 return None
-            expected = float(outlook_by_profile(hours)[-1])
+            expected = float(carl_training.outlook_by_profile(hours)[-1])
             self._around = key, max(float(hours.mean()), 1e-9), expected
         return self._around[1:]
 
@@ -143,7 +137,7 @@ class Carl:
         found = seen.forecast
         if found is None or found.start_s > now_s + self._hour_s:
             return None
-        until_s = now_s + OUTLOOK_H * self._hour_s
+        until_s = now_s + carl_training.OUTLOOK_H * self._hour_s
         begin = max(0, int((now_s - found.start_s) / found.step_s + 1e-9))
         end = int(np.ceil((until_s - found.start_s) / found.step_s - 1e-9))
         part = found.middle[begin:end]

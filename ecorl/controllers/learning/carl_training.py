@@ -21,8 +21,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecorl.controllers.horizon.levels import DAY_H
-from ecorl.controllers.learning.hours import OUTLOOK_H, outlook_by_profile, recent_mean
 from ecorl.controllers.problem.table import FloatArray
+
+OUTLOOK_H = 6
+"""How far the paper's agent sees ahead, h."""
+
+PROFILE_DAYS = 7
+"""How many days the next hours are expected to be like, where no forecast tells them."""
+
+MEAN_DAYS = 28
+"""How many days the intensity is compared with. Invented: four weeks follow the season."""
+
+
+def recent_mean(hours: FloatArray) -> FloatArray:
+    """Mean of the newest weeks at each hour, that hour included, ``[hours] float64``.
+
+    Args:
+        hours: ``[hours] float64``, intensities, g/kWh.
+    """
+    sums = np.concatenate(([0.0], np.cumsum(hours)))
+    ends = np.arange(1, len(hours) + 1)
+    begins = np.maximum(0, ends - MEAN_DAYS * DAY_H)
+    return np.maximum((sums[ends] - sums[begins]) / (ends - begins), 1e-9)
+
+
+def outlook_by_profile(hours: FloatArray) -> FloatArray:
+    """Mean intensity of the next six hours, if they are as those of the last days were.
+
+    Args:
+        hours: ``[hours] float64``, intensities, g/kWh.
+
+    Returns:
+        ``[hours] float64``; each is of earlier hours alone. Where not even one day is known it is
+        the intensity of the hour itself.
+    """
+    n = len(hours)
+    if n <= DAY_H:
+        return hours
+    sums = np.concatenate(([0.0], np.cumsum(hours)))
+    later = (sums[OUTLOOK_H + 1 :] - sums[1:-OUTLOOK_H]) / OUTLOOK_H
+    total, count = np.zeros(n), np.zeros(n)
+    for first in range(DAY_H, min(n, PROFILE_DAYS * DAY_H + 1), DAY_H):
+        total[first:] += later[: n - first]
+        count[first:] += 1.0
+    return np.asarray(np.where(count > 0.0, total / np.maximum(count, 1.0), hours))
+
 
 SHORTEST_DAYS = 3
 """Days below which nothing is learned. Invented: one has to come before the jobs."""
@@ -173,8 +216,7 @@ class CarlValues:
         """
         values = effects.earned + after
         values[CarlAction.DEFER] -= self.least_gain
-        found: IntArray = np.argmax(values, axis=0)
-        return found
+        return np.asarray(np.argmax(values, axis=0))
 
 
 def throttled_speed(utilisation: FloatArray) -> FloatArray:
@@ -247,8 +289,7 @@ def _features(
     soon = np.minimum(work, OUTLOOK_H) / OUTLOOK_H
     terms[..., 2] = soon * (state.intensity - 1.0)
     terms[..., 3] = soon * (state.outlook - 1.0)
-    found: FloatArray = (near[..., :, None] * terms[..., None, :]).reshape(*left_h.shape, -1)
-    return found
+    return np.asarray((near[..., :, None] * terms[..., None, :]).reshape(*left_h.shape, -1))
 
 
 # ---------------------------------------------------------------- jobs of the past

@@ -11,23 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import SupportsInt, cast
 
 import numpy as np
 
 from ecorl.control import GearChoice, Why
 from ecorl.controllers.horizon.pricing import Hulls, Price
-from ecorl.controllers.learning.pace import (
-    FirstPrice,
-    due_tokens,
-    epoch_of,
-    first_memory,
-    first_price,
-    first_recalled,
-    number,
-    unknown,
-)
+from ecorl.controllers.learning import pace
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.step import choice
@@ -112,7 +103,7 @@ class RobustDual:
             memory: of another one with the same steps.
         """
         self.price, self.deficit, self.sign = (
-            number(memory[name]) for name in ("price", "deficit", "sign")
+            pace.number(memory[name]) for name in ("price", "deficit", "sign")
         )
         self.k = int(cast(SupportsInt, memory["k"]))
 
@@ -127,7 +118,6 @@ class DualPaced:
     Args:
         problem: what has to be met.
         printed: whether deficit and begin are as in the paper.
-        steps: how lambda moves.
         day_s: length of a day of the grid, s.
     """
 
@@ -136,14 +126,13 @@ class DualPaced:
         problem: TrainingProblem,
         *,
         printed: bool = False,
-        steps: DualSteps | None = None,
         day_s: float = 86400.0,
     ) -> None:
         self.name = DUAL_PRINTED if printed else DUAL
         self._problem, self._printed, self._day_s = problem, printed, day_s
         self._hulls = Hulls.of(problem)
-        self._dual = RobustDual(0.0, steps)
-        self._first: FirstPrice | None = None
+        self._dual = RobustDual()
+        self._first: pace.FirstPrice | None = None
         self._epoch = -1
 
     def decide(self, now_s: float, seen: Seen) -> GearChoice:
@@ -151,16 +140,16 @@ class DualPaced:
         p, progress, known = self._problem, seen.progress, seen.intensity
         assert progress is not None
         if self._first is None:
-            self._first = first_price(p, self._hulls, now_s, seen, self._day_s)
+            self._first = pace.first_price(p, self._hulls, now_s, seen, self._day_s)
             if self._first is not None and not self._printed:
                 self._dual.price = min(self._first.warm, LAMBDA_MAX)
-        epoch = epoch_of(p, now_s)
+        epoch = pace.epoch_of(p, now_s)
         if epoch > self._epoch:
             self._epoch = epoch
-            due = p.tokens if self._printed else due_tokens(p, now_s)
+            due = p.tokens if self._printed else pace.due_tokens(p, now_s)
             self._dual.update((due - (p.tokens - progress.tokens_left)) / p.tokens)
         if known is None or self._first is None:
-            return unknown(self.name, now_s, p, seen)
+            return pace.unknown(self.name, now_s, p, seen)
         price = self._first.price(self._dual.price)
         if self._printed:
             price = Price(price.g_per_token)
@@ -168,15 +157,14 @@ class DualPaced:
             price = Price(price.g_per_token, price.g_per_token)
         action = self._hulls.best(price, known.g_per_kwh)
         told = f"a token is worth {1e6 * price.g_per_token:.3g} g a million by its dual variable"
-        found = choice(self.name, now_s, p, seen, action, Why.PRICED, told)
-        return replace(found, price_g_per_token=price.g_per_token)
+        return choice(self.name, now_s, p, seen, action, Why.PRICED, told, price.g_per_token)
 
     def memory(self) -> Mapping[str, object]:
         """See `Controller.memory`."""
         return {
             "epoch": self._epoch,
             "dual": self._dual.memory(),
-            "first": first_memory(self._first),
+            "first": pace.first_memory(self._first),
         }
 
     def recall(self, memory: Mapping[str, object]) -> None:
@@ -187,4 +175,4 @@ class DualPaced:
         """
         self._epoch = int(cast(SupportsInt, memory["epoch"]))
         self._dual.recall(cast(Mapping[str, object], memory["dual"]))
-        self._first = first_recalled(memory["first"])
+        self._first = pace.first_recalled(memory["first"])

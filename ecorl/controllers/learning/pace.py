@@ -86,12 +86,11 @@ def epoch_of(problem: TrainingProblem, now_s: float) -> int:
 # ---------------------------------------------------------------- prices
 
 
-def known_values(past: Series | None, days: int, day_s: float = 86400.0) -> FloatArray:
+def known_values(past: Series | None, day_s: float) -> FloatArray:
     """The newest values of the past that are not missing, g/kWh.
 
     Args:
         past: what was told; None: nothing.
-        days: how many days of it count.
         day_s: length of a day of the grid, s.
 
     Returns:
@@ -99,7 +98,7 @@ def known_values(past: Series | None, days: int, day_s: float = 86400.0) -> Floa
     """
     if past is None:
         return np.zeros(0)
-    values = past.values[-max(1, round(days * day_s / past.step_s)) :]
+    values = past.values[-max(1, round(PAST_DAYS * day_s / past.step_s)) :]
     return values[np.isfinite(values)]
 
 
@@ -117,7 +116,7 @@ def first_price(
     """
     progress = seen.progress
     assert progress is not None
-    values = known_values(seen.past, PAST_DAYS, day_s)
+    values = known_values(seen.past, day_s)
     if not values.size and seen.intensity is not None:
         values = np.array([seen.intensity.g_per_kwh])
     if not values.size:

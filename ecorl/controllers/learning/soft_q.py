@@ -10,40 +10,206 @@ a deficit is a share of the budget.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import SupportsInt, cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple, SupportsInt, cast
 
 import numpy as np
 
 from ecorl.control import GearChoice, Why
 from ecorl.controllers.horizon.pricing import Hulls
-from ecorl.controllers.learning.critics import (
-    CORRECTED_SHAPE,
-    PRINTED_SHAPE,
-    CorrectedCritic,
-    Critic,
-    PrintedCritic,
-    QState,
-    SoftQShape,
-    gibbs,
-)
+from ecorl.controllers.learning import pace
 from ecorl.controllers.learning.dual import LAMBDA_MAX
-from ecorl.controllers.learning.pace import (
-    PAST_DAYS,
-    FirstPrice,
-    due_tokens,
-    epoch_of,
-    first_memory,
-    first_price,
-    first_recalled,
-    known_values,
-    number,
-    unknown,
-)
 from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import Progress, TrainingProblem
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.step import choice
+
+
+class QState(NamedTuple):
+    """What tells rows of Q apart.
+
+    Attributes:
+        intensity: number of the interval of the intensity.
+        progress: number of the interval of the share of the budget that is trained.
+    """
+
+    intensity: int
+    progress: int
+
+
+@dataclass(frozen=True, slots=True)
+class SoftQShape:
+    """How Q and lambda are learned.
+
+    Attributes:
+        temperature: tau_ent of the Gibbs policy, in unit costs.
+        alpha: largest step size of Q.
+        alpha_falls: exponent by which that of Q falls with its number.
+        beta: first step size of lambda, in reference prices for a deficit of the whole budget.
+        beta_falls: exponent by which that of lambda falls with the epochs; the larger of the two,
+            so that beta_k = o(alpha_k) as the paper asks.
+        gamma: discount of the next state's Q.
+    """
+
+    temperature: float
+    alpha: float
+    alpha_falls: float
+    beta: float
+    beta_falls: float
+    gamma: float
+
+
+PRINTED_SHAPE = SoftQShape(1.0, 1e-2, 0.6, 1e-2, 0.9, 0.99)
+"""The paper's tau_ent = 1 and alpha_k <= 0.01; exponents that fulfil its assumption A3, beta and
+gamma are invented."""
+
+CORRECTED_SHAPE = SoftQShape(0.01, 1.0, 0.6, 0.4, 0.7, 0.0)
+"""Ours, and invented. Temperature and beta are about the best of 0.005 to 0.1 and of 0.03 to 1 on
+EIA-930's hours of 2022, in starts from March to May in California, PJM and New York, and in
+Bonneville's whole year. The first visit of a state sets its row, and later ones move it less and
+less."""
+
+
+class PrintedCritic:
+    """A table of Q, by line 5 and Eq. 13 as they are printed.
+
+    ``Q(x, s) <- Q(x, s) + alpha (psi + lambda tau + gamma min Q(x', .) - Q(x, s))``: tokens cost
+    something, at a price that rises while the budget lacks any.
+
+    Args:
+        n_actions: number of actions.
+        shape: how it learns.
+    """
+
+    def __init__(self, n_actions: int, shape: SoftQShape = PRINTED_SHAPE) -> None:
+        self._n, self._shape = n_actions, shape
+        self._rows: dict[QState, dict[int, float]] = {}
+
+    def values(self, state: QState) -> FloatArray:
+        """See `Critic.values`; what was never tried has 0.
+
+        Args:
+            state: the row.
+        """
+        found = np.zeros(self._n)
+        for action, value in self._rows.get(state, {}).items():
+            found[action] = value
+        return found
+
+    def learn(self, k: int, state: QState, action: int, cost: float, after: QState) -> None:
+        """Take in what an action has cost.
+
+        Args:
+            k: number of the epoch.
+            state: in which it was done.
+            action: its number.
+            cost: psi + lambda tau of the epoch, in unit costs.
+            after: the state that followed.
+        """
+        s = self._shape
+        row = self._rows.setdefault(state, {})
+        old = row.get(action, 0.0)
+        target = cost + s.gamma * float(self.values(after).min())
+        row[action] = old + s.alpha * (k + 1) ** -s.alpha_falls * (target - old)
+
+    def memory(self) -> dict[str, list[float]]:
+        """See `Critic.memory`; a row is action, value, action, value, ..."""
+        return {
+            f"{at.intensity},{at.progress}": [float(x) for pair in row.items() for x in pair]
+            for at, row in self._rows.items()
+        }
+
+    def recall(self, memory: Mapping[str, list[float]]) -> None:
+        """See `Critic.recall`.
+
+        Args:
+            memory: of a critic of the same kind.
+        """
+        self._rows = {
+            _state(at): {
+                int(action): float(value) for action, value in zip(row[::2], row[1::2], strict=True)
+            }
+            for at, row in memory.items()
+        }
+
+
+class CorrectedCritic:
+    """Q by Eq. 13 with its sign corrected: ``Q(x, s) <- (1 - alpha) Q + alpha (c P - lambda tau)``.
+
+    Power and throughput are look-up tables, so that an epoch teaches what every action would have
+    cost and not only the one that was done. All rows are then ``c P(s) - lambda tau(s)`` with one c
+    and one lambda each, and these two are all that is stored. The value of the next state is left
+    out: the tokens that are still due act through lambda, the grid goes its way whatever is done,
+    and so it is the same for all actions and cancels in the Gibbs policy (the paper's footnote 3).
+
+    Args:
+        power: ``[A] float64``, of the actions, as a share of the fastest one's.
+        rate: ``[A] float64``, throughput of the actions, likewise.
+        shape: how it learns.
+
+    Attributes:
+        worth: ``[A] float64``, what a token of each action is worth, as a share of lambda: less
+            than 1 for those in low precision where a cap on them binds.
+    """
+
+    def __init__(
+        self, power: FloatArray, rate: FloatArray, shape: SoftQShape = CORRECTED_SHAPE
+    ) -> None:
+        self._power, self._rate, self._shape = power, rate, shape
+        self.worth = np.ones_like(rate)
+        self._rows: dict[QState, list[float]] = {}
+
+    def values(self, state: QState) -> FloatArray:
+        """See `Critic.values`.
+
+        Args:
+            state: the row; learned at least once.
+        """
+        intensity, dual, _ = self._rows[state]
+        return intensity * self._power - dual * self.worth * self._rate
+
+    def learn(self, state: QState, intensity: float, dual: float) -> None:
+        """Take in what the actions cost now.
+
+        Args:
+            state: the state now.
+            intensity: of the grid, as a multiple of the mean of the past.
+            dual: lambda, in reference prices.
+        """
+        row = self._rows.setdefault(state, [0.0, 0.0, 0.0])
+        row[2] += 1.0
+        alpha = self._shape.alpha * row[2] ** -self._shape.alpha_falls
+        row[0] += alpha * (intensity - row[0])
+        row[1] += alpha * (dual - row[1])
+
+    def memory(self) -> dict[str, list[float]]:
+        """See `Critic.memory`; a row is intensity, lambda and the number of visits."""
+        return {f"{at.intensity},{at.progress}": list(row) for at, row in self._rows.items()}
+
+    def recall(self, memory: Mapping[str, list[float]]) -> None:
+        """See `Critic.recall`.
+
+        Args:
+            memory: of a critic of the same kind.
+        """
+        self._rows = {_state(at): [float(one) for one in row] for at, row in memory.items()}
+
+
+def gibbs(values: FloatArray, temperature: float) -> FloatArray:
+    """Probabilities of the actions (Eq. 14), ``[A] float64``.
+
+    Args:
+        values: ``[A] float64``, their Q.
+        temperature: tau_ent, in the unit of Q.
+    """
+    weights = np.exp(-(values - values.min()) / temperature)
+    return np.asarray(weights / weights.sum())
+
+
+def _state(told: str) -> QState:
+    intensity, progress = told.split(",")
+    return QState(int(intensity), int(progress))
+
 
 SOFT_Q, SOFT_Q_PRINTED = "soft-q", "soft-q-printed"
 
@@ -71,7 +237,6 @@ class SoftQ:
         problem: what has to be met.
         corrected: whether it is ours, or as printed.
         seed: of the draws.
-        shape: how it learns; None: as its kind does.
         day_s: length of a day of the grid, s.
     """
 
@@ -80,12 +245,11 @@ class SoftQ:
         problem: TrainingProblem,
         corrected: bool,
         seed: int = 0,
-        shape: SoftQShape | None = None,
         day_s: float = 86400.0,
     ) -> None:
         self.name = SOFT_Q if corrected else SOFT_Q_PRINTED
         self._problem, self._day_s, self._hulls = problem, day_s, Hulls.of(problem)
-        self._shape = shape or (CORRECTED_SHAPE if corrected else PRINTED_SHAPE)
+        self._shape = CORRECTED_SHAPE if corrected else PRINTED_SHAPE
         self._actions = _efficient(self._hulls) if corrected else (PAUSE, *problem.table.actions())
         self._is_low = np.array([action.is_low for action in self._actions])
         self._numbers = {action: at for at, action in enumerate(self._actions)}
@@ -97,13 +261,13 @@ class SoftQ:
         self._corrected = CorrectedCritic(self._power, rate, self._shape) if corrected else None
         self._printed = PrintedCritic(len(self._actions), self._shape)
         self._rng = np.random.default_rng(seed)
-        self._first: FirstPrice | None = None
+        self._first: pace.FirstPrice | None = None
         self._edges: FloatArray = np.zeros(0)
         self._mean, self._dual, self._k, self._epoch, self._drawn = 0.0, 0.0, 0, -1, 0
         self._before: tuple[QState, float, float] | None = None
 
     @property
-    def critic(self) -> Critic:
+    def critic(self) -> PrintedCritic | CorrectedCritic:
         """Values of the actions."""
         return self._printed if self._corrected is None else self._corrected
 
@@ -113,14 +277,14 @@ class SoftQ:
         assert progress is not None
         if self._first is None:
             self._begin(now_s, seen)
-        epoch = epoch_of(p, now_s)
+        epoch = pace.epoch_of(p, now_s)
         is_new = epoch > self._epoch
         if is_new:
             self._epoch = epoch
             self._move_dual(now_s, progress)
         if known is None or self._first is None:
             self._before = None
-            return unknown(self.name, now_s, p, seen)
+            return pace.unknown(self.name, now_s, p, seen)
         if is_new or self._before is None:
             intensity = known.g_per_kwh / self._mean
             self._drawn = self._draw(self._state(intensity, progress), intensity, progress)
@@ -140,7 +304,7 @@ class SoftQ:
             "dual": self._dual,
             "mean": self._mean,
             "edges": self._edges.tolist(),
-            "first": first_memory(self._first),
+            "first": pace.first_memory(self._first),
             "before": None if before is None else [*before[0], *before[1:]],
             "critic": self.critic.memory(),
             "draws": _told(self._rng.bit_generator.state),
@@ -155,9 +319,9 @@ class SoftQ:
         self._epoch, self._k, self._drawn = (
             int(cast(SupportsInt, memory[name])) for name in ("epoch", "k", "drawn")
         )
-        self._dual, self._mean = number(memory["dual"]), number(memory["mean"])
+        self._dual, self._mean = pace.number(memory["dual"]), pace.number(memory["mean"])
         self._edges = np.array(memory["edges"], dtype=np.float64)
-        self._first = first_recalled(memory["first"])
+        self._first = pace.first_recalled(memory["first"])
         self._weigh()
         self._before = None
         if memory["before"] is not None:
@@ -170,10 +334,10 @@ class SoftQ:
 
     def _begin(self, now_s: float, seen: Seen) -> None:
         """Learn units, intervals and the first lambda from the past."""
-        self._first = first_price(self._problem, self._hulls, now_s, seen, self._day_s)
+        self._first = pace.first_price(self._problem, self._hulls, now_s, seen, self._day_s)
         if self._first is None:
             return
-        values = known_values(seen.past, PAST_DAYS, self._day_s)
+        values = pace.known_values(seen.past, self._day_s)
         if not values.size:
             assert seen.intensity is not None
             values = np.array([seen.intensity.g_per_kwh])
@@ -192,7 +356,7 @@ class SoftQ:
     def _move_dual(self, now_s: float, progress: Progress) -> None:
         """Line 7: ``lambda <- [lambda + beta_k (B - b_k)]_+``, or against the schedule."""
         p, s = self._problem, self._shape
-        due = p.tokens if self._corrected is None else due_tokens(p, now_s)
+        due = p.tokens if self._corrected is None else pace.due_tokens(p, now_s)
         deficit = (due - (p.tokens - progress.tokens_left)) / p.tokens
         moved = self._dual + s.beta * (self._k + 1) ** -s.beta_falls * deficit
         self._dual = min(max(moved, 0.0), LAMBDA_MAX)

@@ -10,8 +10,7 @@ from ecorl.control import Gear
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import PlayedTraining, play
-from ecorl.controllers.rules.race import Race
-from ecorl.controllers.rules.static import StaticRule, full_width
+from ecorl.controllers.rules.reactive import Race, StaticRule, full_width, high_gear
 from ecorl.errors import ConfigError
 
 
@@ -34,7 +33,7 @@ def static_training(problem: TrainingProblem, truth: Series, gear: Gear) -> Play
         return None
     action = full_width(problem, gear)
     if gear.is_low and problem.low_share < 1.0:
-        return play(Race(problem), problem, Knowledge(truth), truth)
+        return raced(problem, truth)
     needed_s = problem.tokens / problem.rate(action) + problem.width_change_s
     epochs = math.ceil(needed_s / problem.epoch_s - 1e-9)
     end_s = max(problem.deadline_s, problem.start_s + epochs * problem.epoch_s)
@@ -46,6 +45,20 @@ def static_training(problem: TrainingProblem, truth: Series, gear: Gear) -> Play
         if end_s == problem.deadline_s:
             raise
         return None
+
+
+def static_trainings(
+    problem: TrainingProblem, truth: Series
+) -> tuple[PlayedTraining | None, PlayedTraining | None]:
+    """The static trainings in the fastest gear of full precision and in FP8, or None for each.
+
+    Args:
+        problem: what has to be met.
+        truth: the intensities, g/kWh.
+    """
+    gear = high_gear(problem)
+    high = None if gear.is_low else static_training(problem, truth, gear)
+    return high, static_training(problem, truth, Gear.FP8)
 
 
 def raced(problem: TrainingProblem, truth: Series) -> PlayedTraining:

@@ -13,13 +13,13 @@ from ecorl.control import Gear, GearChoice
 from ecorl.controllers.catalogue import build
 from ecorl.controllers.clairvoyant.lp import ClairvoyantBound, lp_bound
 from ecorl.controllers.horizon.receding import STOCHASTIC
-from ecorl.controllers.planning.baselines import raced, saving, static_training
+from ecorl.controllers.planning.baselines import raced, saving, static_trainings
 from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.problem.training import Progress, TrainingProblem
 from ecorl.controllers.protocol import Controller
 from ecorl.controllers.replay.knowledge import Foresight, Knowledge
 from ecorl.controllers.replay.playing import PlayedTraining, Watch, play
-from ecorl.controllers.rules.static import high_gear
+from ecorl.controllers.rules.reactive import high_gear
 from ecorl.controllers.step import action_of
 from ecorl.errors import ConfigError, MissingToolError
 
@@ -302,9 +302,7 @@ def _case(problem: TrainingProblem, series: Series) -> tuple[StaticCase, str | N
         bound = lp_bound(problem, series)
     except MissingToolError as error:
         reason = str(error)
-    gear = high_gear(problem)
-    high = None if gear.is_low else static_training(problem, series, gear)
-    low = static_training(problem, series, Gear.FP8)
+    high, low = static_trainings(problem, series)
     return StaticCase(problem, high, low, race, bound), reason
 
 

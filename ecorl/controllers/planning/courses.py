@@ -16,7 +16,8 @@ import numpy as np
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.series import Series
 from ecorl.controllers.horizon.fan import NODES, FanShape, LevelFan
-from ecorl.controllers.planning.history import DAY_H, GridPast
+from ecorl.controllers.horizon.levels import DAY_H
+from ecorl.controllers.planning.history import GridPast
 from ecorl.controllers.problem.table import FloatArray
 
 SEED = 0
@@ -125,8 +126,7 @@ class GridAhead:
         fan = LevelFan(shape, DAY_H * self.past.hour_s)
         values = fan.values(self.past.hours, self.start_s, end_s)
         assert values is not None
-        found: FloatArray = (values[:, -1] - values[:, len(NODES) // 2]) / NODES[-1]
-        return found
+        return np.asarray((values[:, -1] - values[:, len(NODES) // 2]) / NODES[-1])
 
 
 def grid_ahead(past: GridPast, start_s: float, n_hours: int) -> GridAhead:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
-from ecorl.carbon.chain import FeedChain
+from ecorl.carbon.chain import FeedChain, Kind
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.outlook import providers_forecast, series_of
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.controllers.problem.table import FloatArray
+from ecorl.controllers.horizon.levels import DAY_H, row_means
 from ecorl.errors import DataError, FeedSilent
-from ecorl.grid import Gas, Intensity
+from ecorl.grid import Gas
 from ecorl.kinds import Provenance
-
-Kind = TypeVar("Kind", bound=Intensity)
-
-DAY_H = 24
 
 NEEDED_DAYS = 2.0
 """Days of a grid's past below which nothing is planned: `LevelFan` says nothing from less."""
@@ -171,13 +166,4 @@ def _hours(series: Series, hour_s: float) -> Series | None:
         return None
     n = len(series.values) // block
     rows = series.values[len(series.values) - n * block :].reshape(n, block)
-    return Series(series.end_s - n * hour_s, hour_s, _row_means(rows))
-
-
-def _row_means(rows: FloatArray) -> FloatArray:
-    """Mean of the known values of each row; NaN where there is none."""
-    is_known = np.isfinite(rows)
-    counts = is_known.sum(axis=1)
-    sums = np.where(is_known, rows, 0.0).sum(axis=1)
-    means: FloatArray = np.divide(sums, counts, out=np.full(len(rows), np.nan), where=counts > 0)
-    return means
+    return Series(series.end_s - n * hour_s, hour_s, row_means(rows))

@@ -14,17 +14,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ecorl.carbon.series import Series
-from ecorl.control import Gear, GearChoice
+from ecorl.control import GearChoice
 from ecorl.controllers.catalogue import build
+from ecorl.controllers.horizon.levels import DAY_H
 from ecorl.controllers.horizon.receding import STOCHASTIC
-from ecorl.controllers.planning.baselines import saving, static_training
+from ecorl.controllers.planning.baselines import saving, static_trainings
 from ecorl.controllers.planning.courses import OneForecast, grid_ahead
-from ecorl.controllers.planning.history import DAY_H, GridPast
+from ecorl.controllers.planning.history import GridPast
 from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.problem.training import HOUR_S, Progress, TrainingProblem
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import PlayedTraining, play
-from ecorl.controllers.rules.static import high_gear
+from ecorl.controllers.rules.reactive import high_gear
 from ecorl.controllers.step import action_of
 
 SLACKS = (1.0, 1.25, 1.67, 3.0)
@@ -246,13 +247,13 @@ def carbon_plan(past: GridPast, problem: TrainingProblem, tell: Tell | None = No
     course = ahead.course()
     watched: list[tuple[float, GearChoice, Progress]] = []
     played = _played(past, p, course, lambda *one: watched.append(one))
-    high, low = _statics(p, course)
+    high, low = static_trainings(p, course)
     _tell(tell)
     outcomes = []
     n_busy, n_hours = (max(1, round(s / past.hour_s)) for s in (needed_s, p.deadline_s - p.start_s))
     for values in ahead.apart(_n_courses(past, p), n_busy, n_hours):
         truth = ahead.course(values)
-        outcomes.append(_outcome(_played(past, p, truth), *_statics(p, truth)))
+        outcomes.append(_outcome(_played(past, p, truth), *static_trainings(p, truth)))
         _tell(tell)
     own = _outcome(played, high, low)
     deadlines = [DeadlineChoice((p.deadline_s - p.start_s) / needed_s, p.deadline_s, own, True)]
@@ -305,15 +306,6 @@ def _played(
     return play(controller, problem, knowledge, watch=watch)
 
 
-def _statics(
-    problem: TrainingProblem, truth: Series
-) -> tuple[PlayedTraining | None, PlayedTraining | None]:
-    """The static trainings in the fastest gear of full precision and in FP8."""
-    gear = high_gear(problem)
-    high = None if gear.is_low else static_training(problem, truth, gear)
-    return high, static_training(problem, truth, Gear.FP8)
-
-
 def _outcome(
     played: PlayedTraining, high: PlayedTraining | None, low: PlayedTraining | None
 ) -> CourseOutcome:
@@ -329,7 +321,7 @@ def _deadline(
     deadline_s = max(problem.earliest_deadline_s(), problem.start_s + slack * needed_s)
     other = replace(problem, deadline_s=deadline_s)
     played = _played(past, other, course)
-    return DeadlineChoice(slack, deadline_s, _outcome(played, *_statics(other, course)))
+    return DeadlineChoice(slack, deadline_s, _outcome(played, *static_trainings(other, course)))
 
 
 def _spans(

@@ -64,10 +64,7 @@ def write_table(
     found["source"] = table.source
     found["widths"] = list(table.widths)
     quantities: dict[str, FloatArray | None] = {
-        "power_w": table.power_w,
-        "tokens_per_s": table.tokens_per_s,
-        "power_spread_w": table.power_spread_w,
-        "tokens_spread_per_s": table.tokens_spread_per_s,
+        name: getattr(table, name) for name in ("power_w", "tokens_per_s", *_SPREADS)
     }
     if counts is not None:
         each = [[counts[TrainingAction(w, g)] for w in table.widths] for g in table.gears]
@@ -114,7 +111,10 @@ def _table(data: Mapping[str, Any]) -> GearTable:
     if not isinstance(widths, list) or not widths or any(type(w) is not int for w in widths):
         raise ConfigError("widths", widths, "rising numbers of workers from 1 on")
     gears = _gears(data)
-    spreads = [_spread(data, name, gears, len(widths)) for name in _SPREADS]
+    spreads = [
+        _quantity(data, name, gears, len(widths), may_be_nan=True) if name in data else None
+        for name in _SPREADS
+    ]
     return GearTable(
         gears=gears,
         widths=tuple(widths),
@@ -137,12 +137,6 @@ def _gears(data: Mapping[str, Any]) -> tuple[Gear, ...]:
         if name not in names:
             raise ConfigError(f"power_w.{name}", powers[name], f"one of {', '.join(names)}")
     return tuple(Gear(name) for name in powers)
-
-
-def _spread(
-    data: Mapping[str, Any], name: str, gears: tuple[Gear, ...], n: int
-) -> FloatArray | None:
-    return None if name not in data else _quantity(data, name, gears, n, may_be_nan=True)
 
 
 def _quantity(

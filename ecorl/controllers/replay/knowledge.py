@@ -13,6 +13,9 @@ from ecorl.carbon.series import Series
 from ecorl.grid import AverageIntensity, Basis, Gas, Intensity, Scope
 from ecorl.kinds import Provenance
 
+_STALE_AFTER = 3
+"""For how many intervals after its own a value still counts."""
+
 
 class Foresight(Protocol):
     """Forecasts along a recorded series."""
@@ -48,7 +51,6 @@ class Knowledge:
         series: the recorded intensities, g/kWh; NaN where a value is missing.
         late: for how many intervals a value is not told yet; 0: it is told as it begins.
         foresight: forecasts of the series; None without any.
-        is_stale_after: for how many intervals after its own a value still counts.
     """
 
     def __init__(
@@ -56,14 +58,11 @@ class Knowledge:
         series: Series,
         late: int = 0,
         foresight: Foresight | None = None,
-        is_stale_after: int = 3,
     ) -> None:
         self.series = series
-        self._late, self._foresight, self._stale = late, foresight, is_stale_after
-        self._number, self._view = (
-            -1,
-            GridView(None, Series(series.start_s, series.step_s, np.zeros(0)), None),
-        )
+        self._late, self._foresight = late, foresight
+        empty = Series(series.start_s, series.step_s, np.zeros(0))
+        self._number, self._view = -1, GridView(None, empty, None)
 
     def at(self, now_s: float) -> GridView:
         """What is known at a time.
@@ -83,7 +82,7 @@ class Knowledge:
         return self._view
 
     def _newest(self, n_known: int, number: int) -> Intensity | None:
-        first = max(0, number - self._late - self._stale)
+        first = max(0, number - self._late - _STALE_AFTER)
         known = np.flatnonzero(np.isfinite(self.series.values[first:n_known]))
         return told(self.series, first + int(known[-1])) if known.size else None
 

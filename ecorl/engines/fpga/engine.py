@@ -24,8 +24,8 @@ from ecorl.engines.fpga.card.opening import open_cards
 from ecorl.engines.fpga.csim.build import Build
 from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
-from ecorl.engines.fpga.cycles.model import CardTime, CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CardTime, CycleModel
 from ecorl.engines.fpga.int8_decoder import MAX_ROW, Decoder, Segments, segments_of
 from ecorl.engines.fpga.kernels.interfaces import check_widths
 from ecorl.engines.fpga.verdict import obey

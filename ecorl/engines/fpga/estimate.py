@@ -16,10 +16,9 @@ from ecorl.engines.fpga.bitstream.csynth import standing, synthesis_of
 from ecorl.engines.fpga.csim.build import kernel_root
 from ecorl.engines.fpga.cycles.hbm import IDEAL, WEIGHT_CHANNELS
 from ecorl.engines.fpga.cycles.hbm_layout import HbmLayout, Resident, place
-from ecorl.engines.fpga.cycles.kernel_calls import TRANSFERS, forward_calls, link_bytes
+from ecorl.engines.fpga.cycles.kernel_calls import TRANSFERS, BatchShape, forward_calls, link_bytes
 from ecorl.engines.fpga.cycles.kernels import call_cost
 from ecorl.engines.fpga.cycles.model import INTERVALS, KERNELS, CardTime, CycleModel
-from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
 from ecorl.engines.fpga.int8_decoder import MAX_ROW
 from ecorl.engines.models.decoder_config import DecoderConfig
 from ecorl.errors import ConfigError, SynthesisReportError

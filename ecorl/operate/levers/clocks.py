@@ -24,7 +24,7 @@ from ecorl.devices import DeviceFigure, DeviceProfile
 from ecorl.devices.clocks import LEAST_CLOCK, ClockCurve, clock_curves
 from ecorl.operate.levers.step import PricedStep, StageDraw
 from ecorl.records import INFERENCE_STAGES, Stage
-from ecorl.stages import Number
+from ecorl.stages.figures import Number
 
 End = Literal["low", "usual", "high"]
 """Which end of an interval a figure is taken at."""

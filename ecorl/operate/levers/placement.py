@@ -23,7 +23,10 @@ from ecorl.scheduler.iteration_costs import (
     iteration_costs,
 )
 from ecorl.scheduler.tables import COLUMN, COLUMNS, CostTable, Setting, roofline_table
-from ecorl.stages import BATCH, FROZEN_STAGES, Between, Number, advance, begin, outlook
+from ecorl.stages.figures import BATCH, Between, Number
+from ecorl.stages.graph import FROZEN_STAGES
+from ecorl.stages.guards import outlook
+from ecorl.stages.iteration import advance, begin
 
 REST_C = Circumstances().ambient_c
 """Temperature of devices that have done nothing, degrees Celsius."""

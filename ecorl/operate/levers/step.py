@@ -22,7 +22,7 @@ from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
 from ecorl.scheduler.costs import CostModel
 from ecorl.scheduler.tables import Setting, stage_calls, stage_work
-from ecorl.stages import Number
+from ecorl.stages.figures import Number
 
 LONGEST_OVER_MEAN = 2.0
 """Longest completion of a batch over the mean one. Assumed: the longest of some hundred completions

@@ -15,10 +15,10 @@ from ecorl.devices import chosen_profile, missing_gpu_figures
 from ecorl.devices.card import CARD_FIGURES
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.records import NO_ABILITIES, Algorithm, DeviceKind, Stage
-from ecorl.sim.families import ALL, FROZEN
+from ecorl.sim.families.pools import ALL, FROZEN
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.tasks import nominal_length
-from ecorl.stages import stage_graph
+from ecorl.stages.graph import stage_graph
 
 _LONGEST = 4.0
 """Limit of a completion over the mean one. Assumed: a usual limit cuts off the last percent."""

@@ -22,12 +22,11 @@ import numpy as np
 from ecorl.errors import RunError
 from ecorl.policy.adaptation.shift import WORKLOAD, RecordedWorkload, Shift, read_workload, shifted
 from ecorl.policy.adaptation.versions import Versions, make_folder, write_file
+from ecorl.policy.evaluation.comparison import Difference, paired
 from ecorl.policy.evaluation.pools import MOST_LOAD
-from ecorl.policy.evaluation.statistics import Difference, paired
-from ecorl.policy.training.export import to_onnx
+from ecorl.policy.training.export import network_from_onnx, to_onnx
 from ecorl.policy.training.network import PolicyNetwork, logits_in_numpy
 from ecorl.policy.training.train import NetworkPolicy, Tell, TrainingPlan, train
-from ecorl.policy.training.weights import network_from_onnx
 from ecorl.scheduler.features import SCORE_WORDS
 from ecorl.scheduler.policy_file import PolicyFile, shipped_path
 from ecorl.scheduler.tables import COLUMN, Float64
@@ -152,11 +151,11 @@ def adapt(
 
 
 def judge(old: Float64, new: Float64) -> Difference:
-    """Compare the new policy with the old one, which played the same episodes.
+    """Compare two policies on the same episodes.
 
     Args:
-        old: score of each episode, ``[n] float64``, Eq. 7 an iteration.
-        new: the same of the new policy.
+        old: scores of the policy in use, ``[n_seeds]``.
+        new: those of the new one, ``[n_seeds]``.
     """
     return paired(new, old)
 

@@ -231,8 +231,8 @@ def shifted(workload: RecordedWorkload, record: Mapping[str, Any]) -> Shift:
 
     Args:
         workload: of the run.
-        record: of the run's policy (`ecorl.scheduler.learned.PolicyFile.record`); where it tells
-            no workload, the run's earlier batches stand in for it.
+        record: of the run's policy (`PolicyFile.record`); where it tells no workload, the
+            run's earlier batches stand in for it.
     """
     made_for = _made_for(record)
     changes = []

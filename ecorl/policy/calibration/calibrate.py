@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration import queue
+from ecorl.policy.calibration.calibration import Calibration, Reach
 from ecorl.policy.calibration.costs import (
     Costs,
     Overlap,
@@ -28,16 +29,10 @@ from ecorl.policy.calibration.costs import (
     idle_w,
     on_card,
 )
-from ecorl.policy.calibration.fit import Lengths, between, fit_lengths
-from ecorl.policy.calibration.queue import (
-    NO_OTHER_JOBS,
-    OtherJobs,
-    fit_other_jobs,
-    queue_record,
-)
-from ecorl.policy.calibration.reach import Reach
+from ecorl.policy.calibration.fit import Lengths, fit_lengths
 from ecorl.policy.calibration.readings import RunReadings, read_run
 from ecorl.records import Abilities, Action, Provenance, Stage, weakest
+from ecorl.scheduler.iteration_costs import at_ratio
 from ecorl.scheduler.tables import COLUMN, CostTable, length_grid
 from ecorl.sim.scenario import Limits
 from ecorl.sim.tasks import nominal_length
@@ -211,14 +206,14 @@ def _notes(job: RecordedJob) -> tuple[str, ...]:
 
 def _others(
     costs: Costs, table: CostTable, lengths: Lengths, max_length: float
-) -> tuple[OtherJobs, tuple[str, ...]]:
+) -> tuple[queue.OtherJobs, tuple[str, ...]]:
     """Other jobs' load from the queues at the first stage after generation."""
-    record = queue_record(costs, _limits(costs.job.run.head).q_max)
+    record = queue.queue_record(costs, _limits(costs.job.run.head).q_max)
     if record is None:
-        return NO_OTHER_JOBS, ("other jobs' load does not show in the ledger: assumed none",)
+        return queue.NO_OTHER_JOBS, ("other jobs' load does not show in the ledger: assumed none",)
     nominal = nominal_length(np.array(lengths.mix), lengths.length_scale, max_length)
     row = table.at(nominal)
     generation = (row[COLUMN["generation_short_s"]], row[COLUMN["generation_long_s"]])
     rest = [COLUMN[f"{s}_s"] for s in costs.job.stages if s is not Stage.GENERATION]
-    iteration_s = float(between(*generation, _LONGEST_RATIO)) + float(row[rest].sum())
-    return fit_other_jobs(record, iteration_s), ()
+    iteration_s = float(at_ratio(*generation, _LONGEST_RATIO)) + float(row[rest].sum())
+    return queue.fit_other_jobs(record, iteration_s), ()

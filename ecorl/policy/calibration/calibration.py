@@ -2,13 +2,15 @@
 
 It is saved as TOML that a person can read and change: a table with one column a line, and every
 figure of the workload by name.
+
+It holds for the devices, models and batches that its run had, and for no others (`holds_for`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +22,32 @@ from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.fit import Lengths
 from ecorl.policy.calibration.queue import OtherJobs
-from ecorl.policy.calibration.reach import Reach
 from ecorl.records import Abilities, Algorithm, Provenance
 from ecorl.scheduler.tables import COLUMNS, CostTable
 from ecorl.sim.scenario import Limits, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The batches that a calibration was fitted to: least and greatest of each figure.
+
+    Attributes:
+        n_batches: how many.
+        rows_least, rows_most: completions of a batch.
+        prompt_least, prompt_most: mean prompt of a batch, tokens.
+        completion_least, completion_most: mean completion of a batch, tokens.
+        models: that ran, by name, as far as the record tells.
+    """
+
+    n_batches: int
+    rows_least: int
+    rows_most: int
+    prompt_least: float
+    prompt_most: float
+    completion_least: float
+    completion_most: float
+    models: Mapping[str, str] = field(default_factory=dict)
+
 
 FORMAT = "ecorl.calibration/1"
 """Name and version of the file's form."""
@@ -332,3 +356,46 @@ class _Given:
 def _is_number(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and 0 <= value < math.inf
+
+
+def holds_for(made: Calibration) -> list[str]:
+    """Say what a calibration holds for, and what it does not, one sentence a line.
+
+    Args:
+        made: the calibration.
+    """
+    devices = f"{made.n_gpus} x {made.gpu} and {made.n_cards} x {made.card}"
+    told = [f"holds for {devices}, {made.algorithm}; its figures are {made.provenance}"]
+    reach = made.reach
+    if reach.models:
+        told.append("; ".join(f"{key} {name}" for key, name in reach.models.items()))
+    told.append(
+        f"fitted to {reach.n_batches} batches of {_range(reach.rows_least, reach.rows_most)} rows, "
+        f"mean prompts of {_range(reach.prompt_least, reach.prompt_most)} and mean completions of "
+        f"{_range(reach.completion_least, reach.completion_most)} tokens"
+    )
+    told.append(f"calls behind the fits: {_calls(made)}")
+    lengths = made.table.lengths
+    told.append(
+        "does not hold for other models or devices, other numbers of rows, or mean completions "
+        f"outside {_range(float(lengths[0]), float(lengths[-1]))} tokens; within these, but "
+        "outside what was seen, it is extrapolated"
+    )
+    return told
+
+
+def _range(least: float, most: float) -> str:
+    first, last = f"{least:.3g}", f"{most:.3g}"
+    if most >= 1000:
+        first, last = f"{least:,.0f}", f"{most:,.0f}"
+    return first if first == last else f"{first} to {last}"
+
+
+def _calls(made: Calibration) -> str:
+    """Readings behind the times of each stage, and where they ran."""
+    told = []
+    for name, n in made.counts.items():
+        if name.endswith("_s"):
+            stage, card = name.removesuffix("_s"), name.endswith("_card_s")
+            told.append(f"{stage.removesuffix('_card')}{' on the card' if card else ''} {n}")
+    return ", ".join(told)

@@ -9,32 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from ecorl.errors import RunError
-from ecorl.policy.calibration.fit import (
-    MIN_ENERGIES,
-    MIN_READINGS,
-    LinearFit,
-    cost_terms,
-    fit_contention,
-    fit_early,
-    fit_linear,
-    fit_ratio,
-)
+from ecorl.policy.calibration import fit
 from ecorl.policy.calibration.readings import RunReadings, Side, StageReading
 from ecorl.records import INFERENCE_STAGES, Action, Algorithm, DeviceKind, Stage
-from ecorl.scheduler.tables import (
-    COLUMN,
-    COLUMNS,
-    CONTENTION,
-    EARLY_SHARE,
-    FORWARD_SHARE,
-    LONG,
-    SHORT,
-    SWAP_SHARE,
-    Float64,
-)
-from ecorl.stages import stage_graph
+from ecorl.scheduler import tables
+from ecorl.stages.graph import stage_graph
 
-N_BOTH_WAYS = 2 * MIN_READINGS + 4
+N_BOTH_WAYS = 2 * fit.MIN_READINGS + 4
 """Batches of a run that is meant to be calibrated, every other one on the card: a few more than
 are needed, since the first readings may lack their energy."""
 
@@ -64,10 +45,10 @@ class RecordedJob:
     run: RunReadings
     algorithm: Algorithm
     with_reference: bool
-    n_rows: Float64
-    prompt: Float64
-    length: Float64
-    longest: Float64
+    n_rows: tables.Float64
+    prompt: tables.Float64
+    length: tables.Float64
+    longest: tables.Float64
 
     @classmethod
     def of(cls, run: RunReadings) -> RecordedJob:
@@ -107,7 +88,7 @@ class RecordedJob:
     @cached_property
     def knows_longest(self) -> bool:
         """Whether enough batches tell their longest completion."""
-        return int(np.isfinite(self.longest).sum()) >= MIN_READINGS
+        return int(np.isfinite(self.longest).sum()) >= fit.MIN_READINGS
 
     @cached_property
     def after_deferral(self) -> frozenset[int]:
@@ -130,11 +111,11 @@ class RecordedJob:
             found = [r for r in found if np.isfinite(self.longest[r.rollout])]
         return [r for r in found if r.rollout not in self.after_deferral]
 
-    def terms(self, at: Sequence[int], stage: Stage) -> Float64:
+    def terms(self, at: Sequence[int], stage: Stage) -> tables.Float64:
         """`cost_terms` of some batches, as the costs of a stage depend on them."""
         k = np.array(at, dtype=np.int64)
         longest = self.longest[k] if self.knows_longest and stage is Stage.GENERATION else None
-        return cost_terms(self.n_rows[k], self.prompt[k], self.length[k], longest)
+        return fit.cost_terms(self.n_rows[k], self.prompt[k], self.length[k], longest)
 
 
 def check_readings(job: RecordedJob) -> None:
@@ -149,16 +130,16 @@ def check_readings(job: RecordedJob) -> None:
     for stage, side in sorted(cells, key=lambda cell: job.stages.index(cell[0])):
         found = job.readings(stage, side)
         n_energies = sum(r.energy_j is not None for r in found)
-        if len(found) < MIN_READINGS:
+        if len(found) < fit.MIN_READINGS:
             missing.append(f"{stage} on {_side(job.run, side)} has {_readings(len(found))}")
-        elif n_energies < MIN_ENERGIES:
+        elif n_energies < fit.MIN_ENERGIES:
             where = _side(job.run, side)
             missing.append(f"energy of {stage} on {where} has {_readings(n_energies)}")
     if missing:
         raise RunError(
             f"{job.run.path}: cannot be calibrated: {', '.join(missing)}; each needs "
-            f"{MIN_READINGS} that are sound (no fault, no row computed by the trainer itself), "
-            f"{MIN_ENERGIES} of them with an energy. Such a run comes from {BOTH_WAYS}"
+            f"{fit.MIN_READINGS} that are sound (no fault, no row computed by the trainer itself), "
+            f"{fit.MIN_ENERGIES} of them with an energy. Such a run comes from {BOTH_WAYS}"
         )
 
 
@@ -205,16 +186,16 @@ class Costs:
     """
 
     job: RecordedJob
-    fits: Mapping[str, LinearFit]
+    fits: Mapping[str, fit.LinearFit]
     card_active_w: float
     slow: float
 
-    def at(self, name: str, batches: Sequence[int]) -> Float64:
+    def at(self, name: str, batches: Sequence[int]) -> tables.Float64:
         """A cost of some of the run's batches, s or J."""
         stage = Stage(name.rpartition("_")[0].removesuffix("_card"))
         return self.fits[name].at(self.job.terms(batches, stage))
 
-    def columns(self, lengths: Float64, n_rows: float, prompt: float) -> Float64:
+    def columns(self, lengths: tables.Float64, n_rows: float, prompt: float) -> tables.Float64:
         """The values of a `CostTable` at mean lengths of completions, for usual batches.
 
         A table is a line between its lengths, and above a curve: its values are those with which
@@ -222,20 +203,20 @@ class Costs:
         """
         fine, shares = _between(lengths)
         rows, prompts = np.full_like(fine, n_rows), np.full_like(fine, prompt)
-        values = np.zeros((len(lengths), len(COLUMNS)))
+        values = np.zeros((len(lengths), len(tables.COLUMNS)))
 
-        def column(fitted: LinearFit, longest: Float64 | None = None) -> Float64:
-            exact = np.maximum(fitted.at(cost_terms(rows, prompts, fine, longest)), 1e-300)
+        def column(fitted: fit.LinearFit, longest: tables.Float64 | None = None) -> tables.Float64:
+            exact = np.maximum(fitted.at(fit.cost_terms(rows, prompts, fine, longest)), 1e-300)
             found, *_ = np.linalg.lstsq(shares / exact[:, None], np.ones_like(exact), rcond=None)
             return np.asarray(np.maximum(found, 0.0))
 
         for name, fitted in self.fits.items():
             if not name.startswith(Stage.GENERATION):
-                values[:, COLUMN[name]] = column(fitted)
+                values[:, tables.COLUMN[name]] = column(fitted)
                 continue
-            for row, ratio in (("short", SHORT), ("long", LONG)):
+            for row, ratio in (("short", tables.SHORT), ("long", tables.LONG)):
                 longest = ratio * fine if self.job.knows_longest else None
-                values[:, COLUMN[f"generation_{row}_{name[-1]}"]] = column(fitted, longest)
+                values[:, tables.COLUMN[f"generation_{row}_{name[-1]}"]] = column(fitted, longest)
         return values
 
 
@@ -243,7 +224,7 @@ _FINE = 16
 """Points between two lengths of a table at which it is held against the fit."""
 
 
-def _between(lengths: Float64) -> tuple[Float64, Float64]:
+def _between(lengths: tables.Float64) -> tuple[tables.Float64, tables.Float64]:
     """Lengths between those of a table ``[m]``, and the weights of its rows there ``[m, n]``."""
     n = len(lengths)
     place = np.linspace(0.0, n - 1.0, _FINE * (n - 1) + 1)
@@ -271,17 +252,17 @@ def fit_costs(job: RecordedJob) -> Costs:
         if r.energy_j is not None
     ]
     energy_j, time_s = np.array(pairs, dtype=np.float64).T
-    return Costs(job, fits, fit_ratio(energy_j, time_s), slow)
+    return Costs(job, fits, fit.fit_ratio(energy_j, time_s), slow)
 
 
 def _fit(
     job: RecordedJob,
     readings: Sequence[StageReading],
     value: Callable[[StageReading], float | None],
-) -> LinearFit:
+) -> fit.LinearFit:
     pairs = [(r.rollout, v) for r in readings if (v := value(r)) is not None]
     terms = job.terms([k for k, _ in pairs], readings[0].stage)
-    return fit_linear(terms, np.array([v for _, v in pairs]))
+    return fit.fit_linear(terms, np.array([v for _, v in pairs]))
 
 
 def _slow(job: RecordedJob) -> float:
@@ -290,10 +271,10 @@ def _slow(job: RecordedJob) -> float:
     for stage in job.offloaded:
         alone = job.run.of(stage, "card", Action.FPGA)
         beside = job.run.of(stage, "card", Action.CONCURRENT)
-        if min(len(alone), len(beside)) >= MIN_READINGS:
+        if min(len(alone), len(beside)) >= fit.MIN_READINGS:
             fitted = _fit(job, alone, lambda r: r.time_s)
             expected = fitted.at(job.terms([r.rollout for r in beside], stage))
-            ratios.append(fit_ratio(np.array([r.time_s for r in beside]), expected))
+            ratios.append(fit.fit_ratio(np.array([r.time_s for r in beside]), expected))
     slow = float(np.mean(ratios)) if ratios else 1.0
     return slow if slow > 1.0 + _NO_SLOWING else 1.0
 
@@ -320,21 +301,21 @@ def fit_overlap(costs: Costs) -> Overlap:
     ]
     put_off = job.run.of(Stage.CRITIC_TRAIN, "gpu", Action.CONCURRENT)
     beside = [r for r in job.run.of(Stage.GENERATION, "gpu") if r.rollout in job.after_deferral]
-    forward, price = FORWARD_SHARE, EARLY_SHARE
-    if len(early) >= MIN_READINGS:
+    forward, price = tables.FORWARD_SHARE, tables.EARLY_SHARE
+    if len(early) >= fit.MIN_READINGS:
         forward, price, told = _early(costs, early)
         notes += (
             [] if told else [f"forward share {forward:.3g}: assumed, nothing waited at a barrier"]
         )
     else:
         notes.append(f"forward share {forward:.3g} and its price {price:g}: assumed")
-    swap, contention = SWAP_SHARE, CONTENTION
-    if len(put_off) >= MIN_READINGS:
+    swap, contention = tables.SWAP_SHARE, tables.CONTENTION
+    if len(put_off) >= fit.MIN_READINGS:
         step_s = costs.at("critic_train_s", [r.rollout for r in put_off])
-        swap = fit_ratio(np.array([r.time_s for r in put_off]), step_s)
+        swap = fit.fit_ratio(np.array([r.time_s for r in put_off]), step_s)
     elif Stage.CRITIC_TRAIN in job.stages:
         notes.append(f"price {swap:g} of putting off the critic's step: assumed")
-    if len(beside) >= MIN_READINGS:
+    if len(beside) >= fit.MIN_READINGS:
         contention = _contention(costs, beside)
     elif Stage.CRITIC_TRAIN in job.stages:
         notes.append(f"contention {contention:g} of generation and critic's step: assumed")
@@ -364,14 +345,14 @@ def _early(costs: Costs, readings: Sequence[StageReading]) -> tuple[float, float
         net_s.append(r.end_s - r.start_s - sum(wait_s for _, wait_s in inside))
         ahead_s.append(min(begin_s for begin_s, _ in inside) - r.start_s if inside else np.nan)
     step_s = costs.at("actor_train_s", [r.rollout for r in readings])
-    found = fit_early(step_s, np.array(net_s), np.array(ahead_s))
-    forward = FORWARD_SHARE if found.forward_share is None else found.forward_share
+    found = fit.fit_early(step_s, np.array(net_s), np.array(ahead_s))
+    forward = tables.FORWARD_SHARE if found.forward_share is None else found.forward_share
     return forward, found.price / forward, found.forward_share is not None
 
 
 def _contention(costs: Costs, readings: Sequence[StageReading]) -> float:
     batches = [r.rollout for r in readings]
-    return fit_contention(
+    return fit.fit_contention(
         costs.at("generation_s", batches),
         costs.at("critic_train_s", [k - 1 for k in batches]),
         np.array([r.time_s for r in readings]),

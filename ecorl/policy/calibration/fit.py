@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ecorl.errors import MissingToolError
-from ecorl.scheduler.tables import LONG, SHORT, Float64
+from ecorl.scheduler.tables import Float64
 from ecorl.sim.lengths import log_factor
 from ecorl.sim.tasks import N_TASKS, SHARES
 
@@ -274,8 +274,3 @@ def _fit_drift(series: Float64, at: Float64) -> tuple[float, float, float, float
                 best, found = likelihood, (mean, drift, memory, drift * float(np.sqrt(ratio)))
     mean, drift, memory, noise = found
     return (mean, 0.0, 0.0, drift) if memory == 0.0 else (mean, drift, memory, noise)
-
-
-def between(short: Float64, long: Float64, ratio: float) -> Float64:
-    """Generation at a longest row of `ratio` times the mean, as the tables have it."""
-    return np.asarray(short + (long - short) * ((ratio - SHORT) / (LONG - SHORT)))

@@ -20,10 +20,9 @@ import numpy as np
 
 from ecorl.devices import DeviceProfile, load_profile, stage_cost, titled_profile
 from ecorl.errors import ConfigError
-from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration.calibration import Calibration, Reach
 from ecorl.policy.calibration.fit import FIXED_MIX, Lengths
 from ecorl.policy.calibration.queue import NO_OTHER_JOBS
-from ecorl.policy.calibration.reach import Reach
 from ecorl.records import NO_ABILITIES, Algorithm, ModelShape, Provenance, Stage, StageWork, weakest
 from ecorl.scheduler.tables import COLUMN, CostTable, Setting, length_grid, roofline_table
 from ecorl.sim.scenario import Limits

@@ -14,28 +14,8 @@ from multiprocessing import get_context
 import numpy as np
 
 from ecorl.child_process import quiet_worker
-from ecorl.policy.evaluation.comparison import (
-    ORDER,
-    PolicyComparison,
-    ScenarioResult,
-    Scores,
-)
-from ecorl.policy.planners.heuristics import (
-    MeasuredLookahead,
-    Random,
-    StaticBaseline,
-    ThresholdBaseline,
-    algorithm1,
-    always_concurrent,
-    always_gpu,
-    best_measured,
-    best_static,
-    best_threshold,
-    edi_greedy,
-    edi_queue,
-    gain_greedy,
-    lookahead_deferring,
-)
+from ecorl.policy.evaluation.comparison import ORDER, PolicyComparison, ScenarioResult, Scores
+from ecorl.policy.planners import heuristics
 from ecorl.policy.planners.planner import Clairvoyant, Planner
 from ecorl.policy.planners.search import Codes, lookahead
 from ecorl.policy.training.network import permitted_codes
@@ -128,23 +108,23 @@ class _Tuned:
     """Simple rules, each with the best of its choices for every scenario of a comparison."""
 
     statics: Sequence[Codes]
-    thresholds: Sequence[ThresholdBaseline]
-    probing: Sequence[MeasuredLookahead]
+    thresholds: Sequence[heuristics.ThresholdBaseline]
+    probing: Sequence[heuristics.MeasuredLookahead]
 
     def rules(self, i: int) -> dict[str, SimPolicy]:
         """The rules of one scenario, in the order of `RULES`."""
         return {
-            "always_gpu": always_gpu,
-            "always_a3": always_concurrent,
-            "static": StaticBaseline(self.statics[i]),
+            "always_gpu": heuristics.always_gpu,
+            "always_a3": heuristics.always_concurrent,
+            "static": heuristics.StaticBaseline(self.statics[i]),
             "threshold": self.thresholds[i],
-            "algorithm1": algorithm1,
-            "edi": edi_greedy,
-            "edi_queue": edi_queue,
-            "gain_greedy": gain_greedy,
+            "algorithm1": heuristics.algorithm1,
+            "edi": heuristics.edi_greedy,
+            "edi_queue": heuristics.edi_queue,
+            "gain_greedy": heuristics.gain_greedy,
             "lookahead": lookahead,
-            "lookahead_defer": lookahead_deferring,
-            "lookahead_measured": MeasuredLookahead(),
+            "lookahead_defer": heuristics.lookahead_deferring,
+            "lookahead_measured": heuristics.MeasuredLookahead(),
             "lookahead_probing": self.probing[i],
         }
 
@@ -164,9 +144,9 @@ class _Job:
         i, n_seeds = self.place, self.n_seeds
         trace = self._trace(_EVALUATION_SEED, n_seeds)
         policies: dict[str, SimPolicy] = {
-            "always_gpu": always_gpu,
+            "always_gpu": heuristics.always_gpu,
             **self.tuned.rules(i),
-            "random": Random(_SEED + i),
+            "random": heuristics.Random(_SEED + i),
             **self.trained,
             "planner_nominal": Planner(trace.scenarios, view=CostView.NOMINAL),
             "planner": Planner(trace.scenarios),
@@ -217,15 +197,19 @@ def _tune(scenarios: Sequence[Scenario], tell: Callable[[str, float], None]) -> 
     groups = np.repeat(np.arange(len(short)), _N_TUNING)
     trace = draw_trace(jobs, rng)
     tell("tuning the static policy", 0.0)
-    statics = best_static(trace, groups)[::_N_TUNING]
+    statics = heuristics.best_static(trace, groups)[::_N_TUNING]
     tell("tuning the thresholds", 0.15)
-    best = best_threshold(trace, groups)
+    best = heuristics.best_threshold(trace, groups)
     columns = [np.asarray(x)[::_N_TUNING] for x in (best.max_length, best.max_wait, best.defer)]
-    thresholds = [ThresholdBaseline(*(float(c[i]) for c in columns)) for i in range(len(short))]
+    thresholds = [
+        heuristics.ThresholdBaseline(*(float(c[i]) for c in columns)) for i in range(len(short))
+    ]
     tell("tuning the look-ahead by measured costs", 0.3)
-    best_probes = best_measured(trace, groups)
+    best_probes = heuristics.best_measured(trace, groups)
     probes = [np.asarray(x)[::_N_TUNING] for x in (best_probes.probe, best_probes.defer)]
-    probing = [MeasuredLookahead(*(float(p[i]) for p in probes)) for i in range(len(short))]
+    probing = [
+        heuristics.MeasuredLookahead(*(float(p[i]) for p in probes)) for i in range(len(short))
+    ]
     return _Tuned([statics[i] for i in range(len(short))], thresholds, probing)
 
 

@@ -9,14 +9,8 @@ import numpy as np
 
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.calibration import Calibration
-from ecorl.sim.families import (
-    drift_scenarios,
-    hypothetical_scenarios,
-    mixed_scenarios,
-    paper_scenarios,
-    real_pairs,
-    wrong_table_scenarios,
-)
+from ecorl.sim.families import jobs
+from ecorl.sim.families.training import hypothetical_scenarios, paper_scenarios
 from ecorl.sim.scenario import Scenario
 
 KEPT_OUT_SEED = 9_001
@@ -144,7 +138,7 @@ def kept_out(
     elif family == "paper":
         drawn = paper_scenarios(KEPT_OUT_SEED, n, harder=True, name="paper")
     elif family == "real_pairs":
-        drawn = real_pairs()[:n]
+        drawn = jobs.real_pairs()[:n]
     elif family in _DRAWS:
         drawn = _DRAWS[family](KEPT_OUT_SEED, n, held_out=True)
     else:
@@ -154,8 +148,8 @@ def kept_out(
 
 
 _DRAWS = {
-    "mixed": mixed_scenarios,
-    "wrong_tables": wrong_table_scenarios,
-    "drift": drift_scenarios,
+    "mixed": jobs.mixed_scenarios,
+    "wrong_tables": jobs.wrong_table_scenarios,
+    "drift": jobs.drift_scenarios,
     "hypothetical": hypothetical_scenarios,
 }

@@ -12,10 +12,10 @@ from ecorl.policy.evaluation.comparison import (
     LITTLE,
     RULES,
     UNTUNED,
+    MeanEstimate,
     PolicyComparison,
     ScenarioResult,
 )
-from ecorl.policy.evaluation.statistics import MeanEstimate
 from ecorl.records import Provenance
 from ecorl.scheduler.features import SCORE_WORDS
 
@@ -125,13 +125,13 @@ def sentences(comparison: PolicyComparison, ours: str) -> list[str]:
         ours: name of the policy that the sentences are about.
     """
     n, n_hard = len(comparison.results), len(comparison.hard())
-    n_valued = len(comparison.valued())
+    n_valued, are = len(comparison.valued()), "is" if n_hard == 1 else "are"
     seeds = len(comparison.results[0].scores[ours].score)
     said = [
         SCORE_WORDS,
         "a share is a policy's score over that of the clairvoyant DP, which knows all that comes, "
         "or of the causal planner, the best that knows no future; 0 % is offloading nothing",
-        f"{n_hard} of {n} scenarios {_is(n_hard)} hard enough for a share to count (on other "
+        f"{n_hard} of {n} scenarios {are} hard enough for a share to count (on other "
         f"episodes the best rule reaches at most {HARD_RULE:.0%} of the planner); {seeds} seeds "
         "each",
     ]
@@ -180,10 +180,6 @@ def _gained(comparison: PolicyComparison, ours: str) -> list[str]:
                 f"{gain.high:+.4f})"
             )
     return said
-
-
-def _is(n: int) -> str:
-    return "is" if n == 1 else "are"
 
 
 def _little(comparison: PolicyComparison, ours: str) -> list[str]:

@@ -6,8 +6,10 @@ goes to the GPU, as for every policy. What it knows of costs is the simulation's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,8 @@ from ecorl.scheduler.features import NAMES
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import Trace
-from ecorl.stages import CONCURRENT, FPGA, GPU, card_done_s
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU
+from ecorl.stages.iteration import card_done_s
 
 FROZEN = (Stage.REWARD, Stage.REFERENCE)
 PAPER_L_MAX = 2048.0
@@ -173,16 +176,6 @@ def gain_greedy(simulation: Simulation) -> Codes:
     return np.asarray(np.array([GPU, CONCURRENT, FPGA])[picked])
 
 
-def edi_greedy(simulation: Simulation) -> Codes:
-    """The device with fewer joules a token, whatever the wait."""
-    return _by_edi(simulation, count_wait=False)
-
-
-def edi_queue(simulation: Simulation) -> Codes:
-    """The same, with what the GPUs draw while they wait."""
-    return _by_edi(simulation, count_wait=True)
-
-
 def _by_edi(simulation: Simulation, *, count_wait: bool) -> Codes:
     if simulation.stage not in FROZEN:
         return CONCURRENT * np.asarray(_waits(simulation), dtype=np.int64)
@@ -193,6 +186,13 @@ def _by_edi(simulation: Simulation, *, count_wait: bool) -> Codes:
     if count_wait:
         card_j = card_j + work.gpu_idle_w * np.maximum(0.0, done_s - carry.t_s)
     return CONCURRENT * np.asarray(card_j < work.gpu_j[place], dtype=np.int64)
+
+
+edi_greedy = partial(_by_edi, count_wait=False)
+"""The device with fewer joules a token, whatever the wait."""
+
+edi_queue = partial(_by_edi, count_wait=True)
+"""The same, with what the GPUs draw while they wait."""
 
 
 def _waits(simulation: Simulation) -> Codes:
@@ -213,11 +213,9 @@ def best_static(trace: Trace, groups: Codes | None = None) -> Codes:
         groups: ``[n] int64``: episodes of one number are tuned together; None: those of one
             scenario (the same object).
     """
-    n = trace.n
-    scores = np.stack([play(Simulation(trace), StaticBaseline(s))[0] for s in _distinct(trace)])
-    means = _mean_by_group(trace, groups, scores)
     sequences = np.array(_distinct(trace), dtype=np.int64)
-    return np.asarray(sequences[np.argmax(means, axis=0)].reshape(n, 6))
+    best = _best(trace, groups, lambda *sequence: StaticBaseline(sequence), sequences)
+    return np.asarray(best)
 
 
 def best_threshold(trace: Trace, groups: Codes | None = None) -> ThresholdBaseline:
@@ -228,10 +226,8 @@ def best_threshold(trace: Trace, groups: Codes | None = None) -> ThresholdBaseli
         groups: ``[n] int64``: episodes of one number are tuned together; None: those of one
             scenario (the same object).
     """
-    choices = list(product(THRESHOLD_LENGTHS, THRESHOLD_WAITS, (0.0, 1.0)))
-    scores = np.stack([play(Simulation(trace), ThresholdBaseline(*c))[0] for c in choices])
-    picked = np.array(choices)[np.argmax(_mean_by_group(trace, groups, scores), axis=0)]
-    return ThresholdBaseline(picked[:, 0], picked[:, 1], picked[:, 2])
+    choices = np.array(list(product(THRESHOLD_LENGTHS, THRESHOLD_WAITS, (0.0, 1.0))))
+    return ThresholdBaseline(*_best(trace, groups, ThresholdBaseline, choices).T)
 
 
 def best_measured(trace: Trace, groups: Codes | None = None) -> MeasuredLookahead:
@@ -242,10 +238,8 @@ def best_measured(trace: Trace, groups: Codes | None = None) -> MeasuredLookahea
         groups: ``[n] int64``: episodes of one number are tuned together; None: those of one
             scenario (the same object).
     """
-    choices = list(product(map(float, PROBES), (0.0, 1.0)))
-    scores = np.stack([play(Simulation(trace), MeasuredLookahead(*c))[0] for c in choices])
-    picked = np.array(choices)[np.argmax(_mean_by_group(trace, groups, scores), axis=0)]
-    return MeasuredLookahead(picked[:, 0], picked[:, 1])
+    choices = np.array(list(product(map(float, PROBES), (0.0, 1.0))))
+    return MeasuredLookahead(*_best(trace, groups, MeasuredLookahead, choices).T)
 
 
 def _distinct(trace: Trace) -> list[tuple[int, ...]]:
@@ -258,11 +252,12 @@ def _distinct(trace: Trace) -> list[tuple[int, ...]]:
     return [s for s in SEQUENCES if not any(f and code for f, code in zip(fixed, s, strict=True))]
 
 
-def _mean_by_group(trace: Trace, groups: Codes | None, scores: Float64) -> Float64:
-    """Scores ``[m, n]`` with each episode's replaced by the mean over its group."""
+def _best(trace: Trace, groups: Codes | None, make: Callable[..., Any], choices: Any) -> Any:
+    """Of the parameters ``[m, k]`` of a policy the best for each episode's group, ``[n, k]``."""
+    scores = np.stack([play(Simulation(trace), make(*c.tolist()))[0] for c in choices])
     if groups is None:
         groups = np.array([id(s) for s in trace.scenarios])
     means = np.empty_like(scores)
     for key in np.unique(groups):
         means[:, groups == key] = scores[:, groups == key].mean(axis=1, keepdims=True)
-    return means
+    return choices[np.argmax(means, axis=0)]

@@ -16,21 +16,9 @@ from ecorl.records import Stage
 from ecorl.scheduler.features import objective
 from ecorl.scheduler.tables import Float64
 from ecorl.sim.simulation import STAGES, CostView, Simulation
-from ecorl.stages import (
-    BATCH,
-    CONCURRENT,
-    FPGA,
-    GPU,
-    Between,
-    Carry,
-    Number,
-    Rules,
-    Work,
-    advance,
-    finish,
-    gpu_only,
-    permitted,
-)
+from ecorl.stages.figures import BATCH, CONCURRENT, FPGA, GPU, Between, Carry, Number, Work
+from ecorl.stages.guards import Rules, gpu_only, permitted
+from ecorl.stages.iteration import advance, finish
 
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -92,7 +80,7 @@ def leaves(
     first, allowed = Carry._make(map(_column, carry)), Rules(*map(_column, rules))
     blind = None
     if judged is not None:
-        blind = _Blind(
+        blind = GuardView(
             Carry._make(map(_column, judged.carry)),
             Work._make(map(_column, judged.work)),
             _column(judged.row_length),
@@ -125,21 +113,13 @@ def leaves(
     )
 
 
-class _Blind(NamedTuple):
-    """`GuardView` in columns."""
-
-    carry: Carry
-    work: Work
-    row_length: Any
-
-
 def _grow(
     stage: Stage,
     at: Carry,
     costs: Work,
     allowed: Rules,
     length: Any,
-    blind: _Blind | None,
+    blind: GuardView | None,
     rules: Rules,
 ) -> tuple[Carry, list[tuple[int, ...]]]:
     """All branches from a stage on, and the actions that lead to each."""

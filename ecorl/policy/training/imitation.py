@@ -30,7 +30,7 @@ from ecorl.sim.batched import observe
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import CostView, Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import FROZEN_STAGES
+from ecorl.stages.graph import FROZEN_STAGES
 
 EXPLORE = 0.05
 """Share of steps with a random action, so that states off the beaten path are seen."""
@@ -121,24 +121,19 @@ class Teacher:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-_held: dict[str, object] = {}
+_held: list[tuple[list[Scenario], Planner, CostView]] = []
 
 
 def _prepare(scenarios: list[Scenario], seed: int, view: CostView) -> None:
     """In a worker: solve the scenarios once."""
     quiet_worker()
-    _held["view"] = view
     # What is left to the next iteration is worth about as much whatever the tables' error is.
     right = [replace(s, divergence=replace(s.divergence, table_error=0.0)) for s in scenarios]
-    _held["scenarios"], _held["planner"] = scenarios, Planner(right * N_JOBS, seed)
+    _held[:] = [(scenarios, Planner(right * N_JOBS, seed), view)]
 
 
 def _label(arrays: Arrays | None, seed: int) -> Labels:
-    scenarios, planner = _held["scenarios"], _held["planner"]
-    assert isinstance(scenarios, list)
-    assert isinstance(planner, Planner)
-    view = _held["view"]
-    assert isinstance(view, CostView)
+    scenarios, planner, view = _held[0]
     rng = np.random.default_rng([seed, 23])
     jobs = [job_of(s, rng) for _ in range(N_JOBS) for s in scenarios]
     return label_episodes(jobs, planner, arrays, seed, view)

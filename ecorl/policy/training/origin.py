@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from ecorl.scheduler.features import NAMES
 from ecorl.sim.batched import observe
-from ecorl.sim.families import paper_scenarios, training_pool
+from ecorl.sim.families.training import paper_scenarios, training_pool
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import Work
+from ecorl.stages.figures import Work
 
 FIGURES = "figures"
 """Key of a policy's record under which the digest stands."""

@@ -177,11 +177,7 @@ def _learn(
         env = _Scaled(batch_from(scenarios), N_ENVS, seed * 1000 + chunk, stagger=True, view=view)
         model.set_env(env)
         model.set_random_seed(seed * 1000 + chunk)
-        model.ep_info_buffer = (
-            None
-            if model.ep_info_buffer is None
-            else type(model.ep_info_buffer)(maxlen=model.ep_info_buffer.maxlen)
-        )
+        model.ep_info_buffer = None  # `learn` begins an empty one
         model.num_timesteps = done
         model.learn(min(CHUNK, n_steps - done), callback=report, reset_num_timesteps=False)
         done, chunk = int(model.num_timesteps), chunk + 1

@@ -27,7 +27,7 @@ from ecorl.policy.training.origin import FIGURES, figures_digest
 from ecorl.policy.training.ppo import train_ppo
 from ecorl.scheduler.features import SCHEMA
 from ecorl.sim.batched import observe
-from ecorl.sim.families import paper_pool, training_pool
+from ecorl.sim.families.training import paper_pool, training_pool
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.simulation import CostView, Simulation, play
 from ecorl.sim.trace import draw_trace

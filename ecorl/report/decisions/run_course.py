@@ -29,7 +29,7 @@ from ecorl.report.energy.stages import shown_roles
 from ecorl.report.training_stage.model import StageBand, TrainingStageFacts
 from ecorl.report.training_stage.words import OWN_GEAR
 from ecorl.scheduler.words import action_name
-from ecorl.stages import may_leave_gpu
+from ecorl.stages.graph import may_leave_gpu
 
 MOST = 8
 """Stretches of one kind and role that are told, about. Invented: a table that one still reads."""

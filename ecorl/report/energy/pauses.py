@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ecorl.carbon.timeline import Emitted, IntensityTimeline
 from ecorl.control import Command
-from ecorl.controllers.pauses import paused_spans
+from ecorl.controllers.waiting import paused_spans
 from ecorl.ledger import ExecutionRow, GearChoiceRow, LedgerReader
 from ecorl.records import weakest
 from ecorl.report.energy.carbon_model import Footprint, IntensityFacts, PauseSummary, WaitOutcome

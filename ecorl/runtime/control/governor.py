@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 
 from ecorl.config import Config
 from ecorl.control import AS_IT_IS, Command, Gear, GearChoice, TrainingStage, Why
-from ecorl.controllers.pauses import paused_spans
 from ecorl.controllers.protocol import Seen
-from ecorl.controllers.waiting import NAME, Waiting, decide
+from ecorl.controllers.waiting import NAME, Waiting, decide, paused_spans
 from ecorl.engines.validate import EngineBoundary
 from ecorl.errors import ConfigError
 from ecorl.grid import AverageIntensity

@@ -94,10 +94,7 @@ class GridWatch:
             listener.start()
 
     def close(self) -> None:
-        """Ask no more, and close the feeds; safe to call twice."""
-        if self._started_s is None:
-            self._chains.close()
-            return
+        """Ask no more; safe to call twice."""
         for listener in self._listeners.values():
             listener.close()
 

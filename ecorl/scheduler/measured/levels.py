@@ -4,25 +4,100 @@ A roofline is a lower bound; small models need many times as long. So what was m
 level of each stage, the computed table its change with the length. Where the time was measured and
 the energy was not, the energy changes with the time: the computed one is a power over a time, and
 nothing says that another power was drawn.
+
+The columns of a stage on a path are found by a number, the place of both in `PATH_COLUMNS`: twice
+that of the stage, and one more on the card. The hash of an enum's member is slow, and this is on
+the path of a decision.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from ecorl.records import PathCost, SchedulerState, Stage
-from ecorl.scheduler.measured.path_columns import (
-    PATH_COLUMNS,
-    STAGE_PLACE,
-    PathColumns,
-    costs_by_place,
-    stages_at,
-)
 from ecorl.scheduler.measured.readings import UNREAD, Readings, level
-from ecorl.scheduler.tables import COLUMN, CostTable, Float64
-from ecorl.stages import Number
+from ecorl.scheduler.tables import COLUMN, CostTable
+from ecorl.stages.figures import Number
+
+
+class PathColumns(NamedTuple):
+    """Columns of a stage's time and of its energy on a path; on the card its time stands for both.
+
+    A stage that never runs there has none.
+
+    Attributes:
+        times, energies: columns, those of generation at its two longest rows.
+        scaled: the columns whose figures a measurement sets: times, then energies.
+        on_card: which path it is.
+    """
+
+    times: tuple[int, ...]
+    energies: tuple[int, ...]
+    scaled: tuple[int, ...]
+    on_card: bool
+
+
+def costs_by_place(state: SchedulerState) -> dict[int, list[PathCost]]:
+    """Sort what was measured by its place in `PATH_COLUMNS`.
+
+    Args:
+        state: at a decision.
+    """
+    # The stage at hand is placed for one of its models, whose own cost counts: the models of a
+    # stage may differ in size by orders. Of another stage all models run in each iteration, so
+    # the table's single figure for it is their sum. A sum that lacks a model would be too low, so
+    # a stage counts as measured on a path once each model that was seen there has been often
+    # enough.
+    found: dict[int, list[PathCost]] = {}
+    at_hand, role_name = state.work.stage, state.work.role_name
+    for path in state.paths:
+        if path.stage is not at_hand or path.role_name == role_name:
+            place = 2 * STAGE_PLACE[path.stage] + path.on_card
+            own = found.get(place)
+            if own is not None:
+                own.append(path)
+            elif PATH_COLUMNS[place].times:
+                found[place] = [path]
+    return found
+
+
+@lru_cache(256)
+def stages_at(places: tuple[int, ...]) -> tuple[frozenset[Stage], frozenset[Stage]]:
+    """Return the stages of places in `PATH_COLUMNS`: those of the GPU path, those of the card.
+
+    Args:
+        places: in any order.
+    """
+    stages = list(Stage)
+    return (
+        frozenset(stages[place // 2] for place in places if place % 2 == 0),
+        frozenset(stages[place // 2] for place in places if place % 2),
+    )
+
+
+def _gpu_columns(stage: Stage, unit: str) -> tuple[int, ...]:
+    if stage is Stage.GENERATION:
+        return COLUMN[f"generation_short_{unit}"], COLUMN[f"generation_long_{unit}"]
+    return (COLUMN[f"{stage}_{unit}"],)
+
+
+def _columns(stage: Stage) -> tuple[PathColumns, PathColumns]:
+    times, energies = _gpu_columns(stage, "s"), _gpu_columns(stage, "j")
+    card = tuple(COLUMN[name] for name in (f"{stage}_card_s",) if name in COLUMN)
+    own = PathColumns(times, energies, times + energies, on_card=False)
+    return own, PathColumns(card, card, card, on_card=True)
+
+
+STAGE_PLACE = {stage: place for place, stage in enumerate(Stage)}
+"""Number of a stage in the order of `Stage`."""
+
+PATH_COLUMNS = tuple(columns for stage in Stage for columns in _columns(stage))
+"""By stage and path: first a stage's on the GPU path, then its on the card."""
+
 
 LEAST_COUNT = 5
 """Executions from which a plain mean counts, where there are no recent figures: it holds the first
@@ -44,7 +119,9 @@ class MeasuredLevels:
     """
 
     def __init__(self, table: CostTable, n_rows: int) -> None:
-        self.values = _neighbours(table.values)
+        # Each column's value at a length and at the next, for each length but the last.
+        rows = pairwise(table.values.tolist())
+        self.values = [list(zip(below, above, strict=True)) for below, above in rows]
         self.factors = [1.0] * len(COLUMN)
         self.measured: frozenset[Stage] = frozenset()
         self.measured_on_card: frozenset[Stage] = frozenset()
@@ -222,8 +299,3 @@ def _mean_spread(costs: Sequence[PathCost]) -> float:
     total_s = sum(times_s)
     weighed = sum(cost.spread * t for cost, t in zip(costs, times_s, strict=True))
     return weighed / total_s if total_s else 0.0
-
-
-def _neighbours(values: Float64) -> list[list[tuple[float, float]]]:
-    """Return each column's value at a length and at the next, for each length but the last."""
-    return [list(zip(below, above, strict=True)) for below, above in pairwise(values.tolist())]

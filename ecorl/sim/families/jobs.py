@@ -17,14 +17,7 @@ import numpy as np
 from ecorl.devices import DeviceProfile, load_profile
 from ecorl.records import NO_ABILITIES, Algorithm, DeviceKind, Stage
 from ecorl.sim.divergence import Divergence
-from ecorl.sim.families.pools import (
-    FROZEN,
-    HELD_OUT_ALGORITHM,
-    HELD_OUT_GPU,
-    HELD_OUT_SIZE,
-    TRAINING_ALGORITHMS,
-)
-from ecorl.sim.families.pricing import is_priced
+from ecorl.sim.families import pools
 from ecorl.sim.families.profiles import cpu_profile, varied_gpu
 from ecorl.sim.scenario import Limits, Scenario, profile_of
 
@@ -116,7 +109,7 @@ def _drawn(name: str, seed: int, n: int, diverging: Diverging, held_out: bool) -
         job = _job(rng, f"{name}-{len(found)}", held_out)
         made = replace(diverging(rng, held_out), reading_noise=_noise(rng, job))
         job = replace(job, divergence=made)
-        if is_priced(job):
+        if pools.is_priced(job):
             found.append(job)
     return found
 
@@ -131,9 +124,13 @@ def _job(rng: np.random.Generator, name: str, held_out: bool) -> Scenario:
     gpu, card = _devices(rng, on_cpu, held_out)
     n_gpus = 1 if on_cpu else int(rng.choice([1, 2, 4, 8]))
     n_cards = int(rng.choice([1, 2, 4, 8][: 1 + n_gpus.bit_length()]))
-    sizes = SMALL_SIZES if on_cpu else (*SIZES, HELD_OUT_SIZE) if held_out else SIZES
+    sizes = SMALL_SIZES if on_cpu else (*SIZES, pools.HELD_OUT_SIZE) if held_out else SIZES
     policy, reward = str(rng.choice(sizes)), str(rng.choice(sizes))
-    algorithms = (*TRAINING_ALGORITHMS, HELD_OUT_ALGORITHM) if held_out else TRAINING_ALGORITHMS
+    algorithms = (
+        (*pools.TRAINING_ALGORITHMS, pools.HELD_OUT_ALGORITHM)
+        if held_out
+        else pools.TRAINING_ALGORITHMS
+    )
     max_length = float(rng.choice([256.0, 512.0] if on_cpu else [512.0, 1024.0, 2048.0, 4096.0]))
     off_policy = bool(rng.random() < 0.5)
     return Scenario(
@@ -154,7 +151,7 @@ def _job(rng: np.random.Generator, name: str, held_out: bool) -> Scenario:
         max_length=max_length,
         drift_std=float(rng.uniform(0.1, 0.35)),
         noise_std=float(rng.uniform(0.02, 0.06)),
-        abilities=NO_ABILITIES if rng.random() < 0.6 else FROZEN,
+        abilities=NO_ABILITIES if rng.random() < 0.6 else pools.FROZEN,
         limits=Limits(8.0, 8192.0, 0.0 if rng.random() < 0.5 else None),
         rows="drawn",
         ambient_c=float(rng.uniform(20.0, 31.0)),
@@ -174,9 +171,9 @@ def _devices(
     while True:
         gpu, card = str(rng.choice(GPUS)), str(rng.choice(SECONDS))
         if held_out and rng.random() < 0.5:
-            gpu = HELD_OUT_GPU
+            gpu = pools.HELD_OUT_GPU
         elif held_out:
-            card = HELD_OUT_GPU
+            card = pools.HELD_OUT_GPU
         if load_profile(card).value("active_w") <= load_profile(gpu).value("active_w"):
             break
     if held_out:
@@ -248,9 +245,10 @@ def real_pairs() -> list[Scenario]:
         ("h100x8+a100x4-grpo", {"n_gpus": 8, "card": "a100_sxm", "n_cards": 4} | grpo | big),
         ("h100x8+a100x8-async", {"n_gpus": 8, "card": "a100_sxm", "n_cards": 8} | later | big),
         ("h100x32+u55cx4", {"n_gpus": 32, "card": "u55c", "n_cards": 4} | big),
-        ("a100x8+l4x4-grpo", {"gpu": HELD_OUT_GPU, "n_gpus": 8, "card": "l4", "n_cards": 4}
+        ("a100x8+l4x4-grpo", {"gpu": pools.HELD_OUT_GPU, "n_gpus": 8, "card": "l4", "n_cards": 4}
          | grpo | big),
-        ("a100x8+u55cx4", {"gpu": HELD_OUT_GPU, "n_gpus": 8, "card": "u55c", "n_cards": 4} | big),
+        ("a100x8+u55cx4", {"gpu": pools.HELD_OUT_GPU, "n_gpus": 8, "card": "u55c", "n_cards": 4}
+         | big),
         ("b200x8+h100x8-async", {"gpu": "b200_sxm", "n_gpus": 8, "card": "h100_sxm", "n_cards": 8}
          | later | big),
         ("l4+l4-0.5b", {"gpu": "l4", "n_gpus": 1, "card": "l4", "n_cards": 1, "sizes": small}

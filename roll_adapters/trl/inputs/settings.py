@@ -77,7 +77,7 @@ def _policy(policy: cfg.Policy) -> Iterator[Finding]:
 
 def _carbon(config: cfg.Config) -> Iterator[Finding]:
     if config.carbon.feeds:
-        build_chains(config, time.time()).close()
+        build_chains(config, time.time())
         names = ", ".join(feed.name for feed in config.carbon.feeds)
         yield Finding("carbon.feeds", "", f"{names}: can be built (not asked yet)")
     if config.accounting.pue_csv is not None:

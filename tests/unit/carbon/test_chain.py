@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.carbon.chain import AHEAD_S, FeedChain, Refusal
-from ecorl.carbon.feeds.synthetic import SyntheticFeed
+from ecorl.carbon.feeds.local import SyntheticFeed
 from ecorl.errors import FeedMalformed, FeedRefused, FeedUnreachable
 from tests.fakes.scripted_feed import HOUR_S, ScriptedFeed, average
 
@@ -134,12 +134,6 @@ def test_a_feed_without_a_history_is_judged_by_its_own_values():
 def test_two_feeds_of_one_name_are_refused():
     with pytest.raises(ValueError, match="one name"):
         chain(ScriptedFeed("a"), ScriptedFeed("a"))
-
-
-def test_all_feeds_are_closed():
-    feeds = [ScriptedFeed("a"), ScriptedFeed("b")]
-    chain(*feeds).close()
-    assert [feed.n_closed for feed in feeds] == [1, 1]
 
 
 VALUES = st.builds(

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ecorl.carbon.feeds.electricity_maps import ElectricityMapsFeed
-from ecorl.carbon.feeds.exchange import HttpLimits
-from ecorl.carbon.feeds.keys import Secret
+from ecorl.carbon.feeds.http import HttpLimits, Secret
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.errors import (
     ConfigError,
@@ -60,8 +59,6 @@ def test_a_zone_now(server):
         fetched_s=NOW_S,
         provenance=Provenance.MODELLED,
     )
-    feed.close()
-    feed.close()
 
 
 def test_a_zone_by_direct_emissions(server):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ecorl.carbon.forecasts import intervals
 from ecorl.carbon.forecasts.hindcast import hindcast, lead_groups
 from ecorl.carbon.forecasts.history import History
-from ecorl.carbon.forecasts.intervals import learn_spread
+from ecorl.carbon.forecasts.intervals import learn_spread, learn_weights
 from ecorl.carbon.forecasts.rules import Cycle, Rule, predict
-from ecorl.carbon.forecasts.weights import learn_weights
 from ecorl.carbon.series import Series
 from tests.fakes.grid_series import DAY_S, HOUR_S, MONDAY_S, cut, grid, with_gaps
 
@@ -127,20 +127,25 @@ def test_weights_are_positive_and_follow_the_better_rule():
     np.testing.assert_allclose(weights[-1], 1.0 / 3.0)
 
 
-def test_intervals_follow_what_was_missed_lately():
+def test_intervals_follow_what_was_missed_lately(monkeypatch):
     tried = hindcast(History(grid(95)))
     draws = np.random.default_rng(8).normal(size=tried.truth.shape)
     recent = (np.arange(len(tried.origins)) > 0.8 * len(tried.origins))[:, None]
     errors = np.where(np.isnan(tried.truth), np.nan, draws * np.where(recent, 4.0, 1.0))
-    still, adapted = learn_spread(errors, tried, 0.0), learn_spread(errors, tried, 0.3)
+    made = []
+    for adaption in (0.0, 0.3):
+        monkeypatch.setattr(intervals, "ADAPTION", adaption)
+        made.append(learn_spread(errors, tried))
+    still, adapted = made
     assert (adapted.above[:4] > still.above[:4]).all()
     assert (adapted.below[:4] < still.below[:4]).all()
 
 
-def test_few_independent_errors_widen_intervals():
+def test_few_independent_errors_widen_intervals(monkeypatch):
     tried = hindcast(History(grid(100)))
     draws = np.random.default_rng(9).normal(size=tried.truth.shape)
     errors = np.where(np.isnan(tried.truth), np.nan, draws)
-    spread = learn_spread(errors, tried, 0.0)
+    monkeypatch.setattr(intervals, "ADAPTION", 0.0)
+    spread = learn_spread(errors, tried)
     assert spread.above[0] == pytest.approx(1.645, rel=0.25)
     assert spread.above[-1] > 1.3 * spread.above[0]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecorl.carbon.forecasts.continuation import HORIZON_S, continuation
-from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.windows import lowest_window, mean_between, next_clean_window
+from ecorl.carbon.forecasts.forecast import Forecast, lowest_window, mean_between, next_clean_window
+from ecorl.carbon.forecasts.pool import HORIZON_S, continuation
 from ecorl.carbon.series import Series
 from ecorl.errors import FeedSilent
 from tests.fakes.grid_series import HOUR_S, grid, with_gaps

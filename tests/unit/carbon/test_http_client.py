@@ -12,9 +12,7 @@ import traceback
 
 import pytest
 
-from ecorl.carbon.feeds.exchange import HttpLimits
-from ecorl.carbon.feeds.http import JsonClient
-from ecorl.carbon.feeds.keys import Secret, read_key
+from ecorl.carbon.feeds.http import HttpLimits, JsonClient, Secret, read_key
 from ecorl.errors import (
     ConfigError,
     FeedError,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ecorl.carbon.feeds import transport
 from ecorl.carbon.feeds.electricity_maps import ElectricityMapsFeed
-from ecorl.carbon.feeds.exchange import Reply
-from ecorl.carbon.feeds.keys import Secret
+from ecorl.carbon.feeds.http import Reply, Secret
 from ecorl.carbon.feeds.uk import UkCarbonIntensityFeed
 from ecorl.carbon.feeds.watttime import WattTimeFeed
 from ecorl.carbon.forecasts.forecast import Forecast

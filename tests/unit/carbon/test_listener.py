@@ -112,14 +112,5 @@ def test_a_feed_that_hangs_holds_nobody_up(clocks):
     listener.start()
     assert listener.heard().value is None
     listener.close(timeout_s=0.01)
-    assert feed.n_closed == 0
     release.set()
     listener.close(timeout_s=LIMIT_S)
-    assert feed.n_closed == 1
-
-
-def test_the_feeds_are_closed_with_the_listener(listen):
-    feed = ScriptedFeed("a", [average("a", NOW_S)])
-    listener, _ = listen(feed, 1, 3600.0)
-    listener.close()
-    assert feed.n_closed == 1

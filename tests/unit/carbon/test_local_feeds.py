@@ -9,10 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ecorl.carbon.feeds.constant import ConstantFeed
-from ecorl.carbon.feeds.intervals import Intervals
-from ecorl.carbon.feeds.replay import ReplayFeed
-from ecorl.carbon.feeds.synthetic import SyntheticFeed
+from ecorl.carbon.feeds.local import ConstantFeed, Intervals, ReplayFeed, SyntheticFeed
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.trace import GridTrace
@@ -92,8 +89,8 @@ def test_a_replayed_value_says_what_it_is():
     assert (value.factors, value.provenance) == ("made up", Provenance.REPLAYED)
     assert (value.is_estimated, value.mix, value.renewable_share) == (None, None, None)
     assert value.fetched_s == BEGAN_S + 1.5 * HOUR_S
-    info = replay(name="west").info
-    assert (info.name, info.interval_s) == ("west", HOUR_S)
+    info = replay().info
+    assert (info.name, info.interval_s) == ("replay", HOUR_S)
     assert "X_2022.csv" in info.source
 
 
@@ -334,9 +331,3 @@ def test_a_stated_figure_held_on_each_whole_day():
 def test_a_stated_figure_is_an_intensity(g_per_kwh):
     with pytest.raises(ValueError, match="no intensity"):
         ConstantFeed(g_per_kwh, "nobody")
-
-
-def test_closing_twice_is_safe():
-    for feed in (replay(), SyntheticFeed(), ConstantFeed(1.0, "a data sheet")):
-        feed.close()
-        feed.close()

@@ -9,8 +9,7 @@ import pytest
 from ecorl.carbon.chain import FeedChain
 from ecorl.carbon.feeds.answers import AnswerPart, refuse_made_up
 from ecorl.carbon.feeds.electricity_maps import ElectricityMapsFeed
-from ecorl.carbon.feeds.exchange import HttpLimits
-from ecorl.carbon.feeds.keys import Secret
+from ecorl.carbon.feeds.http import HttpLimits, Secret
 from ecorl.carbon.feeds.uk import UkCarbonIntensityFeed
 from ecorl.carbon.feeds.watttime import WattTimeFeed
 from ecorl.carbon.marks import names_estimation, says_made_up

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from ecorl.carbon.chain import FeedChain
-from ecorl.carbon.feeds.constant import ConstantFeed
-from ecorl.carbon.feeds.replay import ReplayFeed
-from ecorl.carbon.feeds.synthetic import SyntheticFeed
+from ecorl.carbon.feeds.local import ConstantFeed, ReplayFeed, SyntheticFeed
 from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.outlook import outlook, renewable_outlook

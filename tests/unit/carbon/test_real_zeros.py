@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecorl.carbon.chain import FeedChain
-from ecorl.carbon.feeds.replay import ReplayFeed
+from ecorl.carbon.feeds.local import ReplayFeed
 from ecorl.carbon.plausibility import Doubt, doubts_in, explains_zero, zeros_that_count
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ecorl.carbon.feeds.replay import ReplayFeed
+from ecorl.carbon.feeds.local import ReplayFeed
 from ecorl.carbon.pue import read_pue
-from ecorl.carbon.traces.labels import Label, label_of
 from ecorl.carbon.traces.reading import read_trace
+from ecorl.carbon.traces.stamps import Label, label_of
 from ecorl.controllers.rules.prices import read_prices
 from ecorl.errors import DataError
 from tests.fakes.recordings import HOUR_S, NEW_YEAR_S, refused, whats, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ecorl.carbon.feeds.exchange import HttpLimits
+from ecorl.carbon.feeds.http import HttpLimits
 from ecorl.carbon.feeds.uk import UkCarbonIntensityFeed
 from ecorl.errors import ConfigError, FeedMalformed, FeedSilent
 from ecorl.grid import AverageIntensity, Basis, Fuel, Gas, Scope
@@ -45,8 +45,6 @@ def test_the_uk_now(server):
     assert value.mix[Fuel.GAS] == pytest.approx(0.436)
     assert value.renewable_share == pytest.approx(0.313)
     assert feed.info.licence == "CC BY 4.0"
-    feed.close()
-    feed.close()
 
 
 def test_the_uk_mix_in_its_documented_list_of_another_half_hour_or_not_at_all(server):

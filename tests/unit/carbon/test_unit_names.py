@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.carbon.traces.unit_names import unit_of
+from ecorl.carbon.traces.two_columns import unit_of
 from ecorl.grid import Gas
 
 GRAMS = {

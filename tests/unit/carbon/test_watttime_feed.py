@@ -11,8 +11,7 @@ import traceback
 import numpy as np
 import pytest
 
-from ecorl.carbon.feeds.exchange import HttpLimits
-from ecorl.carbon.feeds.keys import Secret
+from ecorl.carbon.feeds.http import HttpLimits, Secret
 from ecorl.carbon.feeds.watttime import WattTimeFeed
 from ecorl.errors import (
     ConfigError,
@@ -69,8 +68,6 @@ def test_a_region_now(server, feed):
         fetched_s=NOW_S,
         provenance=Provenance.MODELLED,
     )
-    feed.close()
-    feed.close()
 
 
 def test_neither_the_environment_nor_the_logging_of_the_process_changes(server, feed, caplog):

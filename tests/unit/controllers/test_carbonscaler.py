@@ -14,10 +14,8 @@ from ecorl.controllers.problem.training import Progress
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
-from ecorl.controllers.rules.carbonscaler import CarbonScaler
-from ecorl.controllers.rules.expectation import HourlyExpectation
+from ecorl.controllers.rules.carbonscaler import CarbonScaler, HourlyExpectation
 from ecorl.controllers.step import action_of
-from ecorl.errors import ConfigError
 from ecorl.kinds import Provenance
 from tests.fakes.scripted_feed import average
 from tests.fakes.training_problems import DAY_S, HOUR_S, NOW_S, ahead, past, problem, seen, table
@@ -160,18 +158,13 @@ def test_it_plans_on_where_the_present_is_unknown():
     assert (found.width, found.why) == (0, Why.PRICED)
 
 
-def test_a_gear_that_the_table_does_not_have_is_refused():
-    with pytest.raises(ConfigError, match=r"gear = 'FP32': .*one of BF16, FP8"):
-        CarbonScaler(problem(), Gear.FP32)
-
-
 # -------------------------------------------------------------------- what is expected
 
 
 def expected(now_s=NOW_S, hours=48, **what):
     p = problem()
     what = {"g_per_kwh": None, **what}
-    found = HourlyExpectation(NOW_S, DAY_S, 7).until(
+    found = HourlyExpectation(NOW_S, DAY_S).until(
         NOW_S + hours * HOUR_S, now_s, seen(p, what.pop("g_per_kwh"), now_s, **what)
     )
     return None if found is None else found[0]
@@ -221,14 +214,14 @@ def test_an_old_value_is_not_that_of_now():
     old = average("uk", NOW_S - 2 * HOUR_S, 900.0)
     p = problem()
     what = Seen(old, past=past([300.0] * 24), progress=p.begin())
-    found = HourlyExpectation(NOW_S, DAY_S, 7).until(NOW_S + DAY_S, NOW_S, what)
+    found = HourlyExpectation(NOW_S, DAY_S).until(NOW_S + DAY_S, NOW_S, what)
     assert found is not None
     assert found[0][0] == 300.0
 
 
 def test_the_hour_under_way_has_its_rest_and_the_last_one_ends_with_the_deadline():
     p = problem()
-    found = HourlyExpectation(NOW_S, DAY_S, 7).until(
+    found = HourlyExpectation(NOW_S, DAY_S).until(
         NOW_S + 3.25 * HOUR_S, NOW_S + 600.0, seen(p, past=past([300.0] * 24))
     )
     assert found is not None
@@ -238,7 +231,7 @@ def test_the_hour_under_way_has_its_rest_and_the_last_one_ends_with_the_deadline
 def test_a_faster_day_has_shorter_hours():
     day_s = 2400.0
     known = past(100.0 + np.arange(24), step_s=100.0)
-    found = HourlyExpectation(NOW_S, day_s, 7).until(NOW_S + 300.0, NOW_S, Seen(None, past=known))
+    found = HourlyExpectation(NOW_S, day_s).until(NOW_S + 300.0, NOW_S, Seen(None, past=known))
     assert found is not None
     assert found[0].tolist() == [100.0, 101.0, 102.0]
     assert found[1].tolist() == [100.0] * 3

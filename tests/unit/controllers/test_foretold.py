@@ -11,10 +11,10 @@ from ecorl.carbon.forecasts.forecast import Forecast
 from ecorl.carbon.series import Series
 from ecorl.controllers.horizon.fan import LevelFan
 from ecorl.controllers.horizon.foretold import ForecastErrors, pooled
-from ecorl.controllers.horizon.receding import stochastic
+from ecorl.controllers.horizon.receding import RecedingHorizon
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
-from ecorl.controllers.rules.race import Race
+from ecorl.controllers.rules.reactive import Race
 from tests.fakes.training_problems import DAY_S, HOUR_S, NOW_S, past, problem
 
 
@@ -129,8 +129,8 @@ def test_a_useless_forecast_hurts_little():
             middle = np.maximum(5.0, np.random.default_rng(n_known // 24).normal(300.0, 150.0, 96))
             return Forecast("noise", start_s, start_s, HOUR_S, middle)
 
-    without = play(stochastic(p), p, Knowledge(truth)).carbon_g
-    told = play(stochastic(p), p, Knowledge(truth, foresight=Noise())).carbon_g
+    without = play(RecedingHorizon(p), p, Knowledge(truth)).carbon_g
+    told = play(RecedingHorizon(p), p, Knowledge(truth, foresight=Noise())).carbon_g
     raced_g = play(Race(p), p, Knowledge(truth)).carbon_g
     assert without < 0.9 * raced_g
     assert told < without * 1.03

@@ -12,7 +12,7 @@ import pytest
 
 from ecorl.carbon.series import Series
 from ecorl.control import Command, Gear, Why
-from ecorl.controllers.horizon.hours import hourly
+from ecorl.controllers.horizon.levels import hourly
 from ecorl.controllers.horizon.pricing import Hulls
 from ecorl.controllers.learning.carl import Carl
 from ecorl.controllers.learning.carl_training import (
@@ -20,20 +20,21 @@ from ecorl.controllers.learning.carl_training import (
     CarlShape,
     CarlState,
     CarlValues,
+    outlook_by_profile,
+    recent_mean,
     throttled_speed,
     train,
 )
-from ecorl.controllers.learning.critics import (
+from ecorl.controllers.learning.dual import LAMBDA_MAX, DualPaced, DualSteps, RobustDual
+from ecorl.controllers.learning.pace import due_tokens, epoch_of, first_price, pace_end_s
+from ecorl.controllers.learning.soft_q import (
     CorrectedCritic,
     PrintedCritic,
     QState,
+    SoftQ,
     SoftQShape,
     gibbs,
 )
-from ecorl.controllers.learning.dual import LAMBDA_MAX, DualPaced, DualSteps, RobustDual
-from ecorl.controllers.learning.hours import outlook_by_profile, recent_mean
-from ecorl.controllers.learning.pace import due_tokens, epoch_of, first_price, pace_end_s
-from ecorl.controllers.learning.soft_q import SoftQ
 from ecorl.controllers.problem.table import PAUSE
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play

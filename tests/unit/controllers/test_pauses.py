@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ecorl.control import Command, GearChoice, Why
-from ecorl.controllers.pauses import paused_spans
+from ecorl.controllers.waiting import paused_spans
 from ecorl.ledger import GearChoiceRow
 
 

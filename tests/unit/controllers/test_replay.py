@@ -13,7 +13,7 @@ from ecorl.controllers.problem.table import PAUSE, TrainingAction
 from ecorl.controllers.problem.training import Kept
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import Training, outcome, play
-from ecorl.controllers.rules.race import Race
+from ecorl.controllers.rules.reactive import Race
 from ecorl.errors import ConfigError
 from tests.fakes.training_problems import HOUR_S, NOW_S, problem, table
 
@@ -133,7 +133,7 @@ def test_what_is_told_is_what_has_begun():
 
 def test_what_comes_late_is_told_late_and_grows_stale():
     truth = series(100.0, 200.0, *[np.nan] * 8)
-    knowledge = Knowledge(truth, late=2, is_stale_after=3)
+    knowledge = Knowledge(truth, late=2)
     assert knowledge.at(NOW_S + HOUR_S).intensity is None
     assert knowledge.at(NOW_S + 3 * HOUR_S).intensity.g_per_kwh == 200.0
     assert list(knowledge.at(NOW_S + 2 * HOUR_S).past.values) == [100.0]

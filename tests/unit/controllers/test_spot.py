@@ -15,11 +15,18 @@ from ecorl.controllers.problem.table import TrainingAction
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
 from ecorl.controllers.rules.prices import read_prices
-from ecorl.controllers.rules.spot import SpotOnly
-from ecorl.errors import ConfigError, DataError
+from ecorl.controllers.rules.reactive import SpotOnly
+from ecorl.errors import DataError
 from tests.fakes.training_problems import HOUR_S, NOW_S, problem, seen
 
 # -------------------------------------------------------------------- spot
+
+
+def based(p, base_price=2.0, n=10**9):
+    """The rule after so many prices that one more moves their mean by nothing that counts."""
+    spot = SpotOnly(p)
+    spot.recall({"n_seen": n, "sum_seen": base_price * n})
+    return spot
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ from tests.fakes.training_problems import HOUR_S, NOW_S, problem, seen
 )
 def test_the_width_follows_the_price(price, width, why):
     p = problem(share=0.01)
-    found = SpotOnly(p, base_price=2.0).decide(NOW_S, seen(p, spot_price=price))
+    found = based(p).decide(NOW_S, seen(p, spot_price=price))
     assert (found.width, found.gear, found.why) == (width, Gear.BF16, why)
 
 
@@ -47,14 +54,13 @@ def test_the_width_follows_the_price(price, width, why):
 def test_a_higher_price_never_takes_more_workers_nor_too_few(prices, share):
     p = problem(share=share)
     cheap, dear = (
-        SpotOnly(p, base_price=2.0).decide(NOW_S, seen(p, spot_price=price)).width
-        for price in sorted(prices)
+        based(p).decide(NOW_S, seen(p, spot_price=price)).width for price in sorted(prices)
     )
     assert cheap >= dear
     assert p.rate(TrainingAction(dear, Gear.BF16)) * 48 * HOUR_S >= p.tokens * (1 - 1e-8)
 
 
-def test_by_default_the_base_is_the_mean_of_the_prices_seen():
+def test_the_base_is_the_mean_of_the_prices_seen():
     p = problem(share=0.01)
     spot = SpotOnly(p)
     assert spot.decide(NOW_S, seen(p, spot_price=3.0)).width == 8
@@ -66,12 +72,6 @@ def test_by_default_the_base_is_the_mean_of_the_prices_seen():
     assert resumed.decide(NOW_S, seen(p, spot_price=5.0)).reason == (
         "a worker costs 5 an hour, against 5.667"
     )
-
-
-@pytest.mark.parametrize("base_price", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_base_price_is_above_0(base_price):
-    with pytest.raises(ConfigError, match="a price above 0"):
-        SpotOnly(problem(), base_price=base_price)
 
 
 # -------------------------------------------------------------------- prices

@@ -16,8 +16,8 @@ from ecorl.devices import (
     load_profile,
 )
 from ecorl.devices.work import least_ops
-from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.errors import PhysicalBoundError
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 

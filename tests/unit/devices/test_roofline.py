@@ -21,8 +21,8 @@ from ecorl.devices.llama import model_shape
 from ecorl.devices.profile import UNITS
 from ecorl.devices.work import forward_ops, generation_phases, link_bytes
 from ecorl.engines.fpga.csim.library import TILE_K, TILE_M, TILE_N
-from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.errors import ConfigError, PhysicalBoundError
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
 

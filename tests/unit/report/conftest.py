@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ecorl.carbon.building import FROM_ACCOUNTING
-from ecorl.carbon.feeds.constant import ConstantFeed
+from ecorl.carbon.feeds.local import ConstantFeed
 from ecorl.config import AccountingConfig, config_toml, validate_config
 from ecorl.control import Command, GearChoice, Why
 from ecorl.grid import AverageIntensity, Basis, Gas, Scope

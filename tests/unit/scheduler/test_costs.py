@@ -14,9 +14,8 @@ from ecorl.config import DeviceConfig
 from ecorl.devices import load_profile, stage_cost
 from ecorl.devices.host import DeviceFigure, HostCpu, complete_host_figures
 from ecorl.devices.profile import UNITS
-from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS
+from ecorl.engines.fpga.cycles.kernel_calls import GROUP_TOKENS, BatchShape, attention_calls
 from ecorl.engines.fpga.cycles.model import CycleModel, mean_rows
-from ecorl.engines.fpga.cycles.kernel_calls import BatchShape, attention_calls
 from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.engines.fpga.kernels.sequence import LAYER_STARTS
 from ecorl.errors import ConfigError

@@ -8,18 +8,9 @@ from hypothesis import strategies as st
 from ecorl.records import Stage
 from ecorl.scheduler.features import HIGH, LOW, N_FEATURES, NAMES, Observed, features, objective
 from ecorl.scheduler.measured.readings import Readings
-from ecorl.stages import (
-    BATCH,
-    CONCURRENT,
-    GPU,
-    Between,
-    Rules,
-    advance,
-    finish,
-    gpu_only,
-    idle_work,
-    permitted,
-)
+from ecorl.stages.figures import BATCH, CONCURRENT, GPU, Between, idle_work
+from ecorl.stages.guards import Rules, gpu_only, permitted
+from ecorl.stages.iteration import advance, finish
 from tests.fakes.iterations import BEFORE, CODES, run, stacked, works
 
 G, RW, RF, C, A, CT = list(Stage)

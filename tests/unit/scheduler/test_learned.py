@@ -250,7 +250,7 @@ def work_with(paths, stage=Stage.REWARD, role_name=""):
     made = state(stage, paths=paths)
     made = replace(made, work=replace(made.work, role_name=role_name))
     table = scheduler()._tables.of(made)
-    return table.work(made), table.measured
+    return table.work(made), table.levels.measured
 
 
 def path(stage, time_s, role_name="", count=20):

@@ -16,9 +16,9 @@ from ecorl.devices.llama import model_shape
 from ecorl.records import Algorithm, PathCost, Provenance, SchedulerState, Stage, StageWork
 from ecorl.scheduler import build_policy
 from ecorl.scheduler.measured.readings import PRIOR_COUNT, UNREAD, Readings, level
-from ecorl.statistics import RECENT_ALPHA, recent_weight
 from ecorl.scheduler.run_costs import RunTable
 from ecorl.scheduler.tables import COLUMN
+from ecorl.statistics import RECENT_ALPHA, recent_weight
 
 STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
 MODELS = {s: model_shape("1b", scalar_head=s is Stage.REWARD) for s in STAGES}
@@ -124,14 +124,14 @@ def test_both_paths_are_scaled_each_by_its_own_readings(table):
     assert after.card_s[0] == pytest.approx(before.card_s[0] * level(1.5, 6))
     assert after.card_active_w == pytest.approx(before.card_active_w)
     assert (after.gpu_s[1], after.card_s[1]) == (before.gpu_s[1], before.card_s[1])
-    assert table.measured == table.levels.measured_on_card == {Stage.REWARD}
+    assert table.levels.measured == table.levels.measured_on_card == {Stage.REWARD}
 
 
 def test_a_measurement_on_the_card_leaves_the_gpu_path_alone(table):
     before = table.work(state())
     after = table.work(state((on_card(table, Stage.REWARD, 4.0, 4.0),)))
     assert (after.gpu_s, after.gpu_j) == (before.gpu_s, before.gpu_j)
-    assert table.measured == frozenset()
+    assert table.levels.measured == frozenset()
     assert table.levels.measured_on_card == {Stage.REWARD}
 
 
@@ -149,8 +149,8 @@ def test_the_first_reading_alone_changes_nothing(table):
     first = {"n_recent": 0, "recent_s_per_token": None, "recent_j_per_token": None}
     for one in (path(Stage.REWARD, 0, 0, **first), path(Stage.REWARD, 0, 0, **first, on_card=True)):
         assert table.work(state((one,))) == before
-        assert table.measured == table.levels.measured_on_card == frozenset()
-        assert table.readings(Stage.REWARD) == (UNREAD, UNREAD)
+        assert table.levels.measured == table.levels.measured_on_card == frozenset()
+        assert table.levels.readings(Stage.REWARD) == (UNREAD, UNREAD)
 
 
 def test_a_record_without_recent_figures_counts_by_its_plain_mean(table):
@@ -159,7 +159,7 @@ def test_a_record_without_recent_figures_counts_by_its_plain_mean(table):
     old = PathCost(Stage.REWARD, time_s, 1.0, 5, Provenance.MEASURED)
     assert table.work(state((old,))).gpu_s[0] == pytest.approx(3.0 * before.gpu_s[0])
     assert table.work(state((replace(old, count=4),))) == before
-    assert table.readings(Stage.REWARD) == (UNREAD, UNREAD)
+    assert table.levels.readings(Stage.REWARD) == (UNREAD, UNREAD)
 
 
 def test_longer_rows_do_not_pass_for_slower_ones(table):
@@ -182,17 +182,17 @@ def test_readings_say_how_far_from_nominal_how_sure_and_how_old(table):
         path(Stage.GENERATION, 1.0, 1.0),
     )
     table.work(state(paths))
-    own, card = table.readings(Stage.REWARD)
+    own, card = table.levels.readings(Stage.REWARD)
     assert own == pytest.approx((3.0, 2.0, 0.2, 9.0, 1.0))
     assert card == UNREAD
-    own, card = table.readings(Stage.REFERENCE)
+    own, card = table.levels.readings(Stage.REFERENCE)
     assert own == UNREAD
     assert card == pytest.approx((1.5, 1.2, 0.0, 1.0, 7.0))
-    assert table.readings(Stage.CRITIC) == (UNREAD, UNREAD)
+    assert table.levels.readings(Stage.CRITIC) == (UNREAD, UNREAD)
     # Generation is told against a longest row midway between the two that are priced.
     at = [nominal(table, f"generation_{name}_s", 400.0) for name in ("short", "long")]
-    assert table.readings(Stage.GENERATION)[0].ratio == pytest.approx(2.0 / sum(at))
-    assert all(isinstance(x, float) for x in table.readings(Stage.GENERATION)[0])
+    assert table.levels.readings(Stage.GENERATION)[0].ratio == pytest.approx(2.0 / sum(at))
+    assert all(isinstance(x, float) for x in table.levels.readings(Stage.GENERATION)[0])
 
 
 def test_generation_costs_what_it_has_cost_whatever_its_longest_row(table):
@@ -225,7 +225,7 @@ def test_models_of_a_stage_count_alone_at_hand_and_together_elsewhere(table, is_
     def read(**asked):
         work = table.work(state(paths, **asked))
         figure = work.card_s[0] if is_on_card else work.gpu_s[0]
-        return figure, table.readings(Stage.REWARD)[is_on_card]
+        return figure, table.levels.readings(Stage.REWARD)[is_on_card]
 
     plain = table.work(state())
     before = plain.card_s[0] if is_on_card else plain.gpu_s[0]
@@ -256,8 +256,8 @@ def test_a_card_of_which_times_alone_are_known_is_scaled_at_the_power_it_has(tab
     assert after.card_s[0] == pytest.approx(before.card_s[0] * level(3.0, 6))
     assert after.card_active_w == before.card_active_w
     assert (after.gpu_s, after.gpu_j) == (before.gpu_s, before.gpu_j)
-    assert (table.measured, table.levels.measured_on_card) == (frozenset(), {Stage.REWARD})
-    assert table.readings(Stage.REWARD)[1] == pytest.approx((3.0, 3.0, 0.1, 6.0, 2.0))
+    assert (table.levels.measured, table.levels.measured_on_card) == (frozenset(), {Stage.REWARD})
+    assert table.levels.readings(Stage.REWARD)[1] == pytest.approx((3.0, 3.0, 0.1, 6.0, 2.0))
 
 
 def test_energies_of_the_gpu_path_follow_its_times_where_they_are_not_known(table):
@@ -270,7 +270,7 @@ def test_energies_of_the_gpu_path_follow_its_times_where_they_are_not_known(tabl
     power_w = before.generation_j / before.generation_s
     assert after.generation_j / after.generation_s == pytest.approx(power_w, rel=0.05)
     for stage in (Stage.REWARD, Stage.GENERATION):
-        own = table.readings(stage)[0]
+        own = table.levels.readings(stage)[0]
         assert own.ratio == pytest.approx(own.j_ratio)
 
 
@@ -339,7 +339,7 @@ def test_scaled_measurements_scale_the_believed_costs_by_their_level(
         card_j = work.card_active_w * work.card_s[place]
         nominal_j = before.card_active_w * before.card_s[place]
         assert card_j == pytest.approx(nominal_j * level(j_ratio, n_recent))
-        assert table.readings(stage)[1].ratio == pytest.approx(ratio * c)
+        assert table.levels.readings(stage)[1].ratio == pytest.approx(ratio * c)
 
 
 @given(st.lists(st.tuples(st.sampled_from(STAGES), RATIOS, COUNTS, st.booleans()), max_size=6))
@@ -352,8 +352,8 @@ def test_equal_paths_give_equal_tables(table, made):
         )
 
     first = table.work(state(costs()))
-    read = [table.readings(stage) for stage in Stage]
+    read = [table.levels.readings(stage) for stage in Stage]
     table.work(state((path(Stage.REWARD, 1.0, 1.0),)))
     assert table.work(state(costs())) == first
-    assert [table.readings(stage) for stage in Stage] == read
+    assert [table.levels.readings(stage) for stage in Stage] == read
     assert all(math.isfinite(x) for both in read for one in both for x in one)

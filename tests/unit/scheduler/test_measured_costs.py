@@ -12,8 +12,7 @@ from ecorl.config import DeviceConfig, LookaheadPolicyConfig, PlacementConfig
 from ecorl.devices import StageCost, load_profile
 from ecorl.records import Action, Algorithm, ModelShape, PathCost, Provenance, Stage, StageWork
 from ecorl.scheduler import CostModel, Lookahead, build_policy
-from ecorl.scheduler.measured.costs import at_length, at_measured_level, seen_on
-from ecorl.scheduler.measured.readings import level
+from ecorl.scheduler.measured.readings import at_length, at_measured_level, level, seen_on
 from ecorl.scheduler.words import adjusted
 
 GPU, U55C, L4 = load_profile("h100_sxm"), load_profile("u55c"), load_profile("l4")

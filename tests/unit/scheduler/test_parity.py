@@ -25,15 +25,16 @@ from ecorl.records import (
 from ecorl.scheduler import Guards, place
 from ecorl.scheduler.features import N_FEATURES, NAMES
 from ecorl.scheduler.learned import DecisionView, LearnedScheduler
-from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.policies import RunSetting
+from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.scheduler.run_costs import BatchKind, RunTable, priced, run_rules
 from ecorl.scheduler.tables import COLUMNS, CostTable
 from ecorl.sim.lengths import lengths_of
 from ecorl.sim.scenario import Limits, Scenario
 from ecorl.sim.simulation import _POWER_SHARE, N_STAGES, Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import ACTIONS, CONCURRENT, FPGA, GPU, queue_s
+from ecorl.stages.figures import ACTIONS, CONCURRENT, FPGA, GPU
+from ecorl.stages.iteration import queue_s
 
 LENGTHS = np.geomspace(64.0, 1024.0, 5)
 COST = st.floats(0.01, 20.0)

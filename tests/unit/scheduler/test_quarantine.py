@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecorl.errors import ConfigError
 from ecorl.scheduler import Quarantine
 
 
@@ -114,15 +113,6 @@ def test_exactly_one_thread_gets_the_probe(ward, clock):
     for t in threads:
         t.join()
     assert sorted(got) == [False] * 7 + [True]
-
-
-def test_arguments_are_checked():
-    with pytest.raises(ConfigError):
-        Quarantine(max_faults=0)
-    with pytest.raises(ConfigError):
-        Quarantine(backoff_s=0)
-    with pytest.raises(ConfigError):
-        Quarantine(backoff_s=100, max_backoff_s=10)
 
 
 @given(st.lists(st.sampled_from(["ok", "fault", "tick", "begin"]), max_size=80))

@@ -32,7 +32,7 @@ from ecorl.records import (
 )
 from ecorl.scheduler import build_policy
 from ecorl.scheduler.learned import DecisionView, LearnedScheduler
-from ecorl.sim.families import cpu_profile
+from ecorl.sim.families.profiles import cpu_profile
 
 RECORD = Path(__file__).with_name("recorded_decisions.json")
 STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)

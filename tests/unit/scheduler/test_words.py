@@ -12,7 +12,7 @@ from ecorl.records import Abilities, Action, DeviceKind, PathCost, Provenance, S
 from ecorl.scheduler import CostModel, Guards, Proposal, build_policy, place
 from ecorl.scheduler.guards import Energies, GuardFacts, guard_objection
 from ecorl.scheduler.words import action_name, against
-from ecorl.sim.families import cpu_profile
+from ecorl.sim.families.profiles import cpu_profile
 from tests.plain_words import banned
 
 H100, U55C, HOST = load_profile("h100_sxm"), load_profile("u55c"), cpu_profile(2)

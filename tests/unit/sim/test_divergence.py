@@ -11,13 +11,22 @@ from ecorl.edi import EdiMatrix
 from ecorl.errors import ConfigError
 from ecorl.records import EdiReading, Provenance, Stage
 from ecorl.scheduler.measured.readings import UNREAD
-from ecorl.sim.beliefs import Beliefs, expected_of_all
 from ecorl.sim.divergence import EXACT, Divergence
-from ecorl.sim.factors import CARD_PLACE, CARD_POWER, GPU_PLACE, N_POWERS, N_TIMES, scaled
+from ecorl.sim.factors import (
+    CARD_PLACE,
+    CARD_POWER,
+    GPU_PLACE,
+    N_POWERS,
+    N_TIMES,
+    Beliefs,
+    expected_of_all,
+    scaled,
+)
 from ecorl.sim.scenario import Limits
 from ecorl.sim.simulation import N_STAGES, CostView, Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import CONCURRENT, GPU, offload_bids
+from ecorl.stages.figures import CONCURRENT, GPU
+from ecorl.stages.guards import offload_bids
 from ecorl.statistics import expected
 from tests.fakes.scenarios import SCENARIO
 

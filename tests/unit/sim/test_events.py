@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from ecorl.records import Algorithm, Stage
 from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import CONCURRENT, FPGA, GPU, Between, idle_work, with_deferred_done
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU, Between, idle_work
+from ecorl.stages.iteration import with_deferred_done
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, run, works
 from tests.fakes.scenarios import SCENARIO
 from tests.oracles.events import check_episode, difference, play_episode, play_iteration

@@ -13,7 +13,8 @@ from ecorl.scheduler.features import N_FEATURES, NAMES, objective
 from ecorl.sim.scenario import Limits
 from ecorl.sim.simulation import N_STAGES, STAGES, Simulation, play
 from ecorl.sim.trace import draw_trace
-from ecorl.stages import CONCURRENT, FPGA, GPU, gpu_only
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU
+from ecorl.stages.guards import gpu_only
 from tests.fakes.iterations import flat
 from tests.fakes.scenarios import SCENARIO, draw, played, with_actual
 

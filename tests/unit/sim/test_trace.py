@@ -10,7 +10,7 @@ from ecorl.scheduler.tables import COLUMN
 from ecorl.sim.lengths import N_HANDOVERS
 from ecorl.sim.tasks import LONGEST_Z, POINTS, TASKS
 from ecorl.sim.trace import Trace, draw_trace, select, supposing, work_at
-from ecorl.stages import gpu_only
+from ecorl.stages.guards import gpu_only
 from tests.fakes.iterations import flat
 from tests.fakes.scenarios import SCENARIO, draw
 

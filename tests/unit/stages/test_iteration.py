@@ -8,23 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.records import Stage
-from ecorl.stages import (
-    BATCH,
-    CONCURRENT,
-    FPGA,
-    GPU,
-    Between,
-    Rules,
-    advance,
-    begin,
-    card_done_s,
-    finish,
-    gpu_only,
-    idle_work,
-    outlook,
-    permitted,
-    with_deferred_done,
-)
+from ecorl.stages.figures import BATCH, CONCURRENT, FPGA, GPU, Between, idle_work
+from ecorl.stages.guards import Rules, gpu_only, outlook, permitted
+from ecorl.stages.iteration import advance, begin, card_done_s, finish, with_deferred_done
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, SECONDS, flat, run, stacked, works
 
 G, RW, RF, C, A, CT = list(Stage)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ecorl.records import PowerSample, Provenance
+from ecorl.records import MIN_COVERAGE, PowerSample, Provenance
 from ecorl.telemetry.history import PowerHistory
 from ecorl.telemetry.integrate import Reading, counter_difference, hold_integral
-from ecorl.records import MIN_COVERAGE
 from ecorl.telemetry.sampling.sampler_main import step_s
 
 HOLD_S = 2.0

@@ -25,8 +25,7 @@ import numpy as np
 from benchmarks.studies.carbon.bound.lagrangian import bounded, played_actions
 from benchmarks.studies.carbon.bound.network import EpochNetwork, Values
 from ecorl.carbon.series import Series
-from ecorl.controllers.clairvoyant.highs import highs
-from ecorl.controllers.clairvoyant.priced import BoolArray, IntArray
+from ecorl.controllers.clairvoyant.priced import BoolArray, IntArray, highs
 from ecorl.controllers.problem.table import PAUSE, FloatArray, TrainingAction
 from ecorl.controllers.problem.training import Kept, TrainingProblem
 from ecorl.controllers.replay.playing import PlayedTraining

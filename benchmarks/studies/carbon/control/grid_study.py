@@ -20,7 +20,7 @@ from benchmarks.studies.carbon.control.scenario import (
 )
 from ecorl.carbon.series import Series
 from ecorl.control import Gear
-from ecorl.controllers.horizon.ablations import GEAR_FIXED, WIDTH_FIXED
+from ecorl.controllers.horizon.receding import GEAR_FIXED, WIDTH_FIXED
 from ecorl.controllers.learning.soft_q import SOFT_Q_PRINTED
 from ecorl.controllers.planning.baselines import static_training
 from ecorl.controllers.planning.foresight import MadeUpForesight

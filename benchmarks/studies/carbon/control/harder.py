@@ -25,7 +25,7 @@ from benchmarks.studies.carbon.control.scenario import (
     regrets,
 )
 from ecorl.carbon.series import Series
-from ecorl.carbon.traces.eia930 import FACTORS
+from ecorl.carbon.traces.reading import FACTORS
 from ecorl.carbon.traces.trace import GridTrace
 from ecorl.controllers.planning.foresight import AS_ARCHIVED, MadeUpForesight
 from ecorl.grid import Fuel

@@ -22,16 +22,21 @@ from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
 from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console, say, writing
 from ecorl.config import Config, ReplayFeedConfig
-from ecorl.controllers.planning.defaults import EXPONENT, FP8_GAIN
 from ecorl.controllers.planning.history import GridPast, past_of_feed, past_of_trace
-from ecorl.controllers.planning.modelled import modelled_table, offered_gears, offered_widths
+from ecorl.controllers.planning.modelled import (
+    EXPONENT,
+    FP8_GAIN,
+    modelled_table,
+    offered_gears,
+    offered_widths,
+)
 from ecorl.controllers.planning.plan import carbon_plan, epoch_of, n_plays
 from ecorl.controllers.planning.problems import budget_at, training_problem
 from ecorl.controllers.planning.tables import read_table
 from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.problem.training import TrainingProblem
 from ecorl.controllers.rules.prices import read_prices
-from ecorl.controllers.rules.spot import SpotOnly
+from ecorl.controllers.rules.reactive import SpotOnly
 from ecorl.devices.llama import model_shape
 from ecorl.devices.profile import load_profile
 from ecorl.errors import ConfigError, DataError, FeedSilent

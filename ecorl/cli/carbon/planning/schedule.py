@@ -43,7 +43,7 @@ from ecorl.controllers.planning.plan import (
 )
 from ecorl.controllers.planning.problems import slack_of
 from ecorl.controllers.problem.training import Kept
-from ecorl.controllers.rules.static import high_gear
+from ecorl.controllers.rules.reactive import high_gear
 from ecorl.kinds import Provenance
 from ecorl.report.render.numbers import MISSING, figure, share
 

@@ -42,7 +42,8 @@ from ecorl.errors import ConfigError
 from ecorl.records import Stage
 from ecorl.sim.scenario import Scenario
 from ecorl.sim.trace import draw_trace, work_at
-from ecorl.stages import CONCURRENT, FPGA, GPU, gpu_only, idle_work
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU, idle_work
+from ecorl.stages.guards import gpu_only
 
 CLUSTER = Cluster(n_rows=256.0, n_copies=16.0, pipeline_bubble=3 / 11)
 STREAMED = (CONCURRENT, CONCURRENT, CONCURRENT, GPU, GPU, GPU)

@@ -23,7 +23,7 @@ from benchmarks.studies.papers.systems import POLICIES, Case, cluster_of, policy
 from ecorl.errors import ConfigError
 from ecorl.records import Provenance, Stage
 from ecorl.sim.scenario import Scenario
-from ecorl.stages import GPU
+from ecorl.stages.figures import GPU
 
 ROOT = Path(__file__).resolve().parents[4]
 

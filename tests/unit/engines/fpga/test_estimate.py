@@ -10,8 +10,8 @@ from decoder_shapes import EIGHT, SEVEN, TINY
 
 from ecorl.devices import load_profile
 from ecorl.engines.fpga import estimate as estimates
-from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.estimate import estimate, placed, workload
 from ecorl.errors import ConfigError, SynthesisReportError
 from ecorl.records import Stage

@@ -7,8 +7,8 @@ import pytest
 from int8_models import VOCAB, batch_of, rows_of, same_bits
 
 from ecorl.devices import load_profile
-from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.int8_decoder import segments_of
 from ecorl.errors import EngineError

@@ -8,8 +8,8 @@ from checkpoint_files import write_checkpoint
 from int8_models import batch_of, same_bits
 
 from ecorl.devices import load_profile
-from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
+from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.engines.fpga.engine import FpgaEngine, card_bytes
 from ecorl.engines.fpga.numerics.formats import LOG2_E, integer_decoder
 from ecorl.engines.models.checkpoint import load_decoder

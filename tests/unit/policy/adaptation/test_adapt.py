@@ -24,10 +24,9 @@ from ecorl.policy.adaptation.adapt import (
 )
 from ecorl.policy.adaptation.shift import WORKLOAD, Level, read_workload, shifted
 from ecorl.policy.adaptation.versions import CURRENT, HISTORY, Versions
-from ecorl.policy.training.export import save_onnx
+from ecorl.policy.training.export import network_from_onnx, save_onnx
 from ecorl.policy.training.network import PolicyNetwork
 from ecorl.policy.training.train import Made, TrainingPlan
-from ecorl.policy.training.weights import network_from_onnx
 from ecorl.records import Abilities, Algorithm
 from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.policy_file import PolicyFile, shipped_path
@@ -127,7 +126,7 @@ def test_the_weights_of_a_file_give_its_logits(tmp_path):
 
 def test_a_file_of_another_form_is_refused(tmp_path, monkeypatch):
     save_onnx(PolicyNetwork(), {}, tmp_path / "p.onnx")
-    monkeypatch.setattr("ecorl.policy.training.weights.HIDDEN", (256, 128, 65))
+    monkeypatch.setattr("ecorl.policy.training.export.HIDDEN", (256, 128, 65))
     with pytest.raises(ConfigError, match=r"w2 has the shape \[128, 64\]"):
         network_from_onnx(tmp_path / "p.onnx")
     with pytest.raises(ConfigError):

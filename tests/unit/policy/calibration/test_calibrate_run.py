@@ -14,9 +14,8 @@ from ecorl.engines.protocol import EngineReport, LogprobResult, ScoreBatch, Scor
 from ecorl.errors import UserError
 from ecorl.ledger import LEDGER_FILE, Ledger
 from ecorl.policy.calibration.calibrate import calibrate
+from ecorl.policy.calibration.calibration import Reach, holds_for
 from ecorl.policy.calibration.costs import BOTH_WAYS, N_BOTH_WAYS
-from ecorl.policy.calibration.reach import Reach
-from ecorl.policy.calibration.words import holds_for
 from ecorl.records import Abilities, Algorithm, ModelShape, Provenance, Stage, StageWork
 from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.protocol import join

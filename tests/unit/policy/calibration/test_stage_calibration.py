@@ -9,9 +9,8 @@ import pytest
 from ecorl.bench.machine import repository
 from ecorl.errors import ConfigError
 from ecorl.operate.plan.own_stages import stages_of_calibration
-from ecorl.policy.calibration.calibration import Calibration
+from ecorl.policy.calibration.calibration import Calibration, holds_for
 from ecorl.policy.calibration.stages import measured_work, stages_calibration
-from ecorl.policy.calibration.words import holds_for
 from ecorl.records import ModelShape, Provenance, Stage
 from ecorl.scheduler.tables import COLUMN
 

@@ -11,9 +11,15 @@ import pytest
 
 from ecorl.devices import load_profile
 from ecorl.errors import ConfigError
-from ecorl.policy.evaluation.choices import REFUSED, Choices, choices, reference_scenario
 from ecorl.policy.evaluation.comparison import RULES, PolicyComparison, ScenarioResult, Scores
-from ecorl.policy.evaluation.page import render_page, write_page
+from ecorl.policy.evaluation.page import (
+    REFUSED,
+    Choices,
+    choices,
+    reference_scenario,
+    render_page,
+    write_page,
+)
 from ecorl.policy.evaluation.pools import kept_out, variations
 from ecorl.policy.evaluation.summary import counted, rows, sentences
 from ecorl.sim.scenario import Scenario
@@ -226,7 +232,7 @@ def test_variations_keep_the_costs_and_begin_with_the_run():
 
 def test_kept_out_scenarios_are_none_of_training():
     from ecorl.policy.training.train import TrainingPlan, pool_of
-    from ecorl.sim.families import HELD_OUT_ALGORITHM, HELD_OUT_GPU
+    from ecorl.sim.families.pools import HELD_OUT_ALGORITHM, HELD_OUT_GPU
 
     ours = {s.length_scale for s in kept_out("paper", 4)}
     assert ours.isdisjoint(s.length_scale for s in pool_of(TrainingPlan("paper", n_scenarios=12)))

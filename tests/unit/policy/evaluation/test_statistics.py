@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ecorl.policy.evaluation.comparison import RULES, PolicyComparison, ScenarioResult, Scores
-from ecorl.policy.evaluation.statistics import estimate, paired, ratio_values
+from ecorl.policy.evaluation.comparison import (
+    RULES,
+    PolicyComparison,
+    ScenarioResult,
+    Scores,
+    estimate,
+    paired,
+    ratio_values,
+)
 from ecorl.sim.scenario import Scenario
 
 

@@ -19,13 +19,14 @@ from ecorl.policy.planners.heuristics import (
     edi_greedy,
     edi_queue,
 )
-from ecorl.policy.planners.planner import Clairvoyant, Planner
+from ecorl.policy.planners.planner import Clairvoyant, Planner, grid_for
 from ecorl.policy.planners.search import best, leaves, look, lookahead
-from ecorl.policy.planners.values import grid_for
 from ecorl.records import Stage
-from ecorl.sim.families import hypothetical_scenarios, paper_scenarios
+from ecorl.sim.families.training import hypothetical_scenarios, paper_scenarios
 from ecorl.sim.simulation import STAGES, Simulation, play
-from ecorl.stages import BATCH, Between, advance, finish, permitted
+from ecorl.stages.figures import BATCH, Between
+from ecorl.stages.guards import permitted
+from ecorl.stages.iteration import advance, finish
 from tests.fakes.scenarios import SCENARIO, draw
 
 HARD = replace(paper_scenarios(5, 1, harder=True)[0], n_iterations=30)

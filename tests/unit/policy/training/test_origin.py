@@ -10,10 +10,11 @@ from ecorl.devices import load_profile
 from ecorl.policy.training import origin
 from ecorl.policy.training.origin import FIGURES, figures_digest, is_stale
 from ecorl.policy.training.train import TrainingPlan, train
-from ecorl.scheduler import tables
+from ecorl.scheduler import iteration_costs, tables
 from ecorl.scheduler.policy_file import PolicyFile
-from ecorl.sim import scenario, scenario_costs
-from ecorl.sim.families import jobs, training_pool
+from ecorl.sim import scenario
+from ecorl.sim.families import jobs
+from ecorl.sim.families.training import training_pool
 
 TINY = TrainingPlan("paper", n_scenarios=2, n_iterations=8, n_rounds=1, n_epochs=1, ppo_steps=0)
 
@@ -76,7 +77,7 @@ def slower_kernels(monkeypatch):
 
 
 def quicker_heat(monkeypatch):
-    monkeypatch.setattr(scenario_costs, "FULL_RISE_C", 2.0 * scenario_costs.FULL_RISE_C)
+    monkeypatch.setattr(iteration_costs, "FULL_RISE_C", 2.0 * iteration_costs.FULL_RISE_C)
 
 
 @pytest.mark.parametrize("change", [dearer_gpu, slower_kernels, quicker_heat])

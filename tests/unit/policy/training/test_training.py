@@ -23,7 +23,7 @@ from ecorl.scheduler.features import N_FEATURES
 from ecorl.scheduler.policy_file import PolicyFile
 from ecorl.sim.batched import BatchedEnv, batch_from, observe
 from ecorl.sim.env import PlacementEnv, drawing_from
-from ecorl.sim.families import paper_scenarios
+from ecorl.sim.families.training import paper_scenarios
 from ecorl.sim.simulation import Simulation, play
 from ecorl.sim.trace import draw_trace
 from tests.fakes.scenarios import SCENARIO

@@ -18,9 +18,15 @@ from ecorl.records import (
     StageResult,
 )
 from ecorl.report.energy.readings import merged
-from ecorl.runtime.energy.run_energy import RunEnergy
-from ecorl.runtime.energy.stage_energy import PATIENCE_S, StageAccounts, card_energy, split_energy, total_energy
 from ecorl.runtime.energy.held_devices import DeviceWindow
+from ecorl.runtime.energy.run_energy import RunEnergy
+from ecorl.runtime.energy.stage_energy import (
+    PATIENCE_S,
+    StageAccounts,
+    card_energy,
+    split_energy,
+    total_energy,
+)
 from ecorl.runtime.training import this_node
 from ecorl.telemetry.history import PowerHistory
 

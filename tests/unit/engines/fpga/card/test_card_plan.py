@@ -15,12 +15,11 @@ from ecorl.engines.fpga.card.image import REGIONS, WORD, CardModel, code_words, 
 from ecorl.engines.fpga.card.plan import ROW_FIELDS, At, lay_out
 from ecorl.engines.fpga.card.plan_builder import plan_logprobs, plan_rewards
 from ecorl.engines.fpga.int8_decoder import segments_of
-from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale
 from ecorl.engines.fpga.kernels import banks
 from ecorl.engines.fpga.kernels.banks import PORTS, SLOTTED, WIRING, bank_of
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.kernels.sequence import SCORE_OPERATIONS, VECTOR_OPERATIONS
-from ecorl.engines.fpga.numerics.formats import integer_decoder
+from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale, integer_decoder
 from ecorl.errors import CheckpointError
 from tests.fakes import cards
 

@@ -10,7 +10,14 @@ import sys
 import pytest
 
 from ecorl.engines.fpga.csim import build as build_module
-from ecorl.engines.fpga.csim.build import AP_HEADERS, ap_headers, csim_library, kernel_root, kernel_sources, read_flags
+from ecorl.engines.fpga.csim.build import (
+    AP_HEADERS,
+    ap_headers,
+    csim_library,
+    kernel_root,
+    kernel_sources,
+    read_flags,
+)
 from ecorl.engines.fpga.csim.cache import cache_folder
 from ecorl.errors import BuildError, MissingToolError
 

@@ -22,14 +22,15 @@ from ecorl.engines.fpga.cycles.attention import MhaCall, MhaCounts
 from ecorl.engines.fpga.cycles.hbm import IDEAL, Memory, memory_of
 from ecorl.engines.fpga.cycles.kernel_calls import (
     GROUP_TOKENS,
+    BatchShape,
     RouterCall,
     RouterCounts,
+    attention_calls,
     forward_calls,
     kernel_starts,
 )
 from ecorl.engines.fpga.cycles.kernels import GemmCall, ScoreCall, call_cost, depth
 from ecorl.engines.fpga.cycles.model import KERNELS, CycleModel
-from ecorl.engines.fpga.cycles.kernel_calls import BatchShape, attention_calls
 from ecorl.engines.fpga.cycles.vector import VectorCall
 from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.fpga.int8_decoder import segments_of
