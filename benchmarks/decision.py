@@ -21,8 +21,6 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Figure, FigureTable, in_turns, run_benchmark
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure
 from benchmarks.studies.placement.decisions import (
     Deciding,
     RunDecisions,

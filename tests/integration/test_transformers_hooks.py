@@ -33,8 +33,7 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
-from roll_adapters.transformers.callback import EcorlCallback
-from roll_adapters.transformers_hooks import attach
+from roll_adapters.transformers_hooks import EcorlCallback, attach  # noqa: E402
 
 N_ROWS, LENGTH, N_STEPS = 44, 12, 6
 

@@ -21,8 +21,7 @@ from tests.integration.test_transformers_hooks import (
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from roll_adapters.transformers.callback import EcorlCallback
-from roll_adapters.transformers_hooks import attach
+from roll_adapters.transformers_hooks import EcorlCallback, attach  # noqa: E402
 
 
 class Full(RuntimeError):

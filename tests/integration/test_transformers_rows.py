@@ -27,8 +27,7 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
-from roll_adapters.transformers.callback import EcorlCallback
-from roll_adapters.transformers_hooks import attach
+from roll_adapters.transformers_hooks import EcorlCallback, attach  # noqa: E402
 
 SHAPE = {
     "vocab_size": 96, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,

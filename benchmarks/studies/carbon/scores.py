@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ecorl.carbon.forecasts.forecast import Forecast
-from ecorl.carbon.forecasts.history import HOUR_S, FloatArray, History
+from ecorl.carbon.forecasts.history import HOUR_S, History
 from ecorl.carbon.forecasts.rules import Cycle, Rule, predict
 from ecorl.carbon.series import FloatArray, Series
 

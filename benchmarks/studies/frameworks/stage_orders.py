@@ -22,8 +22,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from ecorl.records import Stage
-from ecorl.stages import GPU
-from ecorl.stages.figures import CONCURRENT, FPGA
+from ecorl.stages.figures import CONCURRENT, FPGA, GPU
 
 
 class Piece(StrEnum):

@@ -41,7 +41,7 @@ from ecorl.operate.levers.placement import Accelerators, PlacedStep, placed_step
 from ecorl.operate.levers.step import PricedStep, StageDraw
 from ecorl.records import INFERENCE_STAGES, Action, Stage
 from ecorl.scheduler.tables import CONTENTION, Float64
-from ecorl.stages import Number
+from ecorl.stages.figures import Number
 
 LAST_SHARE = 0.25
 """Share of a batch's rows that are finished too late to be scored beside generation. Assumed."""

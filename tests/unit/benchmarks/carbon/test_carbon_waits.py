@@ -27,12 +27,12 @@ from benchmarks.studies.carbon.waits import (
     play,
     share_interval,
     start_numbers,
-    told,
     wait_savings,
 )
 from ecorl.bench.stats import LEAST_VALUES
 from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.series import Series
+from ecorl.controllers.replay.knowledge import told
 from ecorl.controllers.waiting import Waiting
 from tests.fakes.grid_series import HOUR_S, cut, grid, with_gaps
 from tests.fakes.rule_forecaster import LAST_DAY, RuleForecaster
