@@ -210,7 +210,7 @@ def sampled(profiler: Profiler) -> Profile:
 
     read_fd, write_fd = os.pipe()
     with profiler.counting() as found:
-        (source,), _ = sampler_main.open_all((spec,))
+        source, _ = sampler_main.open_source(spec)
         sampler_main.poll(source, Once(write_fd), stop, sampler_main.Edge())
     os.close(read_fd)
     os.close(write_fd)
