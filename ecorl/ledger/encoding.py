@@ -59,7 +59,7 @@ class _Column(NamedTuple):
     field: str
     name: str
     encode: Convert
-    decode: Convert
+    decode: Convert | None  # None: the value of the column as it is
 
 
 def columns_of(kind: Hashable, record: object) -> Columns:
@@ -86,7 +86,11 @@ def record_of(
         row: values by column.
         given: fields that are not read from the row.
     """
-    read = {c.field: c.decode(row[c.name]) for c in _columns(kind) if c.field not in given}
+    read = {
+        c.field: row[c.name] if c.decode is None else c.decode(row[c.name])
+        for c in _columns(kind)
+        if c.field not in given
+    }
     return kind(**read, **given)
 
 
@@ -116,7 +120,7 @@ def _columns(kind: Any) -> tuple[_Column, ...]:
     return tuple(found)
 
 
-def _codec(annotation: Any) -> tuple[Convert, Convert] | None:
+def _codec(annotation: Any) -> tuple[Convert, Convert | None] | None:
     """What encodes and decodes values of a type; None for a type that no column can hold."""
     if get_origin(annotation) is types.UnionType and type(None) in get_args(annotation):
         members = [one for one in get_args(annotation) if one is not type(None)]
@@ -124,7 +128,7 @@ def _codec(annotation: Any) -> tuple[Convert, Convert] | None:
         if inner is None:
             return None
         encode, decode = inner
-        return _or_none(encode), _or_none(decode)
+        return _or_none(encode), None if decode is None else _or_none(decode)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return str, annotation
     return _CODECS.get(annotation)
@@ -153,10 +157,6 @@ def _text(value: str | None) -> str | None:
 
 def _or_empty(value: str | None) -> str:
     return value or ""
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _joined(device_ids: Iterable[str]) -> str:
@@ -208,11 +208,11 @@ def values_of(text: str) -> tuple[float | None, ...]:
     return tuple(None if v is None else float(v) for v in json.loads(text))
 
 
-_CODECS: dict[Any, tuple[Convert, Convert]] = {
+_CODECS: dict[Any, tuple[Convert, Convert | None]] = {
     bool: (int, bool),
-    int: (int, _as_it_is),
+    int: (int, None),
     float: (number, _or_nan),
-    str: (str, _as_it_is),
+    str: (str, None),
     FaultKind | str: (str, _fault_kind),
     tuple[str, ...]: (_joined, _split),
     tuple[float | None, ...]: (values_text, values_of),
