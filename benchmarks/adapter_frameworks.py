@@ -53,7 +53,7 @@ def equality(key: str, worst: float, answered: int, n_rows: int, who: str = "wor
         who: the workers.
     """
     why = f"the {who} answered only {answered} of {n_rows} rows"
-    enough = answered >= LEAST_ANSWERED * n_rows
+    enough = n_rows > 0 and answered >= LEAST_ANSWERED * n_rows
     words = {"answered": answered, "n_rows": n_rows}
     return FIGURES.figure(key, worst if enough else None, why=why, judged=enough, words=words)
 

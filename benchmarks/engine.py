@@ -147,7 +147,7 @@ def _peers(
 def _speed_figures(
     times: dict[str, list[float]], work: Workload, near: dict[str, dict[str, float]]
 ) -> list[Figure]:
-    differ = [name for name, one in near.items() if one["correlation"] < MIN_CORRELATION]
+    differ = [name for name, one in near.items() if not one["correlation"] >= MIN_CORRELATION]
     n_tokens, figures = work.n_rows * work.length, []
     for id, peer, ours in (
         ("fast_vs_ort", ORT, OURS),

@@ -160,10 +160,15 @@ def length_grid(shortest: float, longest: float, n_lengths: int = N_LENGTHS) -> 
     """Space lengths evenly in the logarithm, ``[n_lengths] float64``, tokens.
 
     Args:
-        shortest: the first, tokens; above 0.
-        longest: the last, tokens; above the first.
+        shortest: the first, tokens.
+        longest: the last, tokens.
         n_lengths: how many.
+
+    Raises:
+        ConfigError: when they are not positive and rising.
     """
+    if not 0 < shortest < longest:
+        raise ConfigError("lengths", (shortest, longest), "above 0 and rising")
     return np.geomspace(shortest, longest, n_lengths)
 
 

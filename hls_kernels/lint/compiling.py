@@ -45,7 +45,7 @@ class Pragma:
 
     def says(self, word: str) -> bool:
         """Whether a word stands in it, alone or behind a key: ``cyclic``, ``type = cyclic``."""
-        keyed = (self.options.get(key, "") for key in ("type", "mode", "direction"))
+        keyed = (self.options.get(key, "") for key in ("type", "mode", "direction", "dependent"))
         return word in self.options or word in [value.lower() for value in keyed]
 
     def number(self, name: str) -> int | None:

@@ -4,11 +4,11 @@ A `Schedule` says how a framework runs an iteration on a cluster: groups of GPUs
 one `ScheduledTask` a piece, in order of precedence. `list_scheduler` beside it evaluates it; what
 each source documents and what was assumed stands in ``schedules.toml``.
 
-Every framework gets the same work: `ecorl.stages.Work` prices a stage by what it computes, not by
-whose kernels compute it. What separates the frameworks here is the order alone: who waits for whom,
-which GPUs stand still, and how much weight moves. Kernels, memory management and parallelism, which
-make up much of the differences that their papers report, are left out; the ratios found here are
-what the order is worth, and lower than published end-to-end ones.
+Every framework gets the same work: `ecorl.stages.figures.Work` prices a stage by what it computes,
+not by whose kernels compute it. What separates the frameworks here is the order alone: who waits
+for whom, which GPUs stand still, and how much weight moves. Kernels, memory management and
+parallelism, which make up much of the differences that their papers report, are left out; the
+ratios found here are what the order is worth, and lower than published end-to-end ones.
 """
 
 from __future__ import annotations

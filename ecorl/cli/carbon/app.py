@@ -20,7 +20,7 @@ from ecorl.cli.options import (
 )
 from ecorl.cli.output import make_console, writable
 from ecorl.control import Gear
-from ecorl.controllers.planning.modelled import COMPARED, EXPONENT, FP8_GAIN
+from ecorl.controllers.planning.defaults import COMPARED, EXPONENT, FP8_GAIN
 from ecorl.devices.llama import MODEL_SIZES
 
 GPU, WORKERS, MODEL = "h100_sxm", 8, "8b"

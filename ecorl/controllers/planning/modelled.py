@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ecorl.control import Gear
+from ecorl.controllers.planning.defaults import EXPONENT, FP8_GAIN
 from ecorl.controllers.problem.table import GearTable, scaled_table
 from ecorl.devices.profile import DeviceProfile
 from ecorl.devices.roofline import stage_cost
@@ -13,17 +14,6 @@ from ecorl.devices.work import resident_bytes
 from ecorl.errors import ConfigError
 from ecorl.kinds import Provenance, Stage
 from ecorl.records import DeviceKind, ModelShape, StageWork
-
-FP8_GAIN = 1.25
-"""Throughput of FP8 over BF16 end to end: published, torchao at 8 B on 8 GPUs."""
-
-EXPONENT = 0.97
-"""Power of the width with which throughput grows. Assumed, as in the study behind the targets."""
-
-COMPARED = ("carbonscaler", "carbonscaler-fp8", "stochastic")
-"""Controllers that are played beside the static ones: the one that people know, in BF16 and in FP8,
-and the default one."""
-
 
 _ROWS, _LENGTH = 256, 1024
 """Batch of a step by which a worker is priced: rows, and tokens of each. Invented; longer rows cost

@@ -69,6 +69,12 @@ def test_the_grid_is_even_in_the_logarithm():
     assert np.diff(np.log(LENGTHS)) == pytest.approx(np.log(32) / (len(LENGTHS) - 1))
 
 
+@pytest.mark.parametrize("ends", [(0.0, 10.0), (-1.0, 10.0), (10.0, 10.0), (20.0, 10.0)])
+def test_a_grid_that_does_not_rise_is_refused(ends):
+    with pytest.raises(ConfigError, match="lengths"):
+        length_grid(*ends)
+
+
 def test_grid_points_are_hit_and_lengths_outside_are_held():
     table = some_table()
     assert table.at(LENGTHS) == pytest.approx(table.values, rel=1e-9)

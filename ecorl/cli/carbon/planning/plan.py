@@ -22,10 +22,9 @@ from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
 from ecorl.cli.carbon.times import utc_text
 from ecorl.cli.output import make_console, say, writing
 from ecorl.config import Config, ReplayFeedConfig
+from ecorl.controllers.planning.defaults import EXPONENT, FP8_GAIN
 from ecorl.controllers.planning.history import GridPast, past_of_feed, past_of_trace
 from ecorl.controllers.planning.modelled import (
-    EXPONENT,
-    FP8_GAIN,
     modelled_table,
     offered_gears,
     offered_widths,

@@ -35,8 +35,8 @@ from ecorl.controllers.planning.comparison import (
     compared,
     start_times,
 )
+from ecorl.controllers.planning.defaults import COMPARED
 from ecorl.controllers.planning.history import bridged
-from ecorl.controllers.planning.modelled import COMPARED
 from ecorl.controllers.planning.problems import budget_at, training_problem
 from ecorl.controllers.problem.table import GearTable
 from ecorl.controllers.replay.knowledge import Foresight
