@@ -162,6 +162,7 @@ def test_an_array_is_met_again_after_the_distance_that_is_stated():
     assert timing(ARRAY, f"{said} direction = RAW distance = 4 true").least_ii == 1
     assert timing(ARRAY, f"{said} direction = RAW distance = 2 true").least_ii == 2
     assert timing(ARRAY, f"{said} false").delay_ns == pytest.approx(ADD)
+    assert timing(ARRAY, f"{said} dependent = false").delay_ns == pytest.approx(ADD)
 
 
 @pytest.mark.parametrize(
