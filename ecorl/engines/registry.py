@@ -242,10 +242,11 @@ def find_plugin(name: str) -> EntryPoint:
     Raises:
         ConfigError: when none has this name; the message lists the registered names.
     """
-    points = {point.name: point for point in entry_points(group=GROUP)}
-    if name in points:
-        return points[name]
-    found = sorted(points)
+    points = entry_points(group=GROUP)
+    for point in points:
+        if point.name == name:
+            return point
+    found = sorted(points.names)
     allowed = f"one of {found}" if found else "a registered engine; none is installed"
     raise ConfigError("engine.offload.name", name, f"{allowed} (entry-point group {GROUP})")
 

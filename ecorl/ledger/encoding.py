@@ -289,6 +289,10 @@ def intensity_of(row: sqlite3.Row) -> IntensityRow:
     """The row of table ``intensity``."""
     kind = _KINDS[row["kind"]]
     value = None if row["feed"] is None else record_of(kind, row)
+    if value is not None and math.isnan(
+        value.g_per_kwh + value.start_s + value.interval_s + value.fetched_s
+    ):
+        raise ValueError("an intensity without its value or its time")
     return IntensityRow(row["attempt"], row["t_s"], kind, value)
 
 

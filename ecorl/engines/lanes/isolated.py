@@ -80,7 +80,9 @@ class EngineProcess:
         if isinstance(reply, threaded.Fault):
             raise threaded.error_of(reply)
         if not isinstance(reply, threaded.EngineFacts):
-            raise EngineCrashed(f"the engine process answered {type(reply).__name__}, not Ready")
+            raise EngineCrashed(
+                f"the engine process answered {type(reply).__name__}, not an engine's facts"
+            )
         return reply
 
     def exchange(self, request: ScoreBatch | Refresh) -> threaded.Result | EcorlError:
@@ -318,7 +320,8 @@ class IsolatedEngine(threaded.EngineFacts):
             process.stop(self._limits.close_s if self._state is _Life.CLOSED else 0.0)
 
     def _adopt(self, ready: threaded.EngineFacts) -> None:
-        self.take_over(ready)
+        # The stage is the one that was asked for: answers are checked against it.
+        self.take_over(replace(ready, stage=self.stage))
         with self._changed:
             if self._state is _Life.STARTING:
                 self._enter(_Life.READY)

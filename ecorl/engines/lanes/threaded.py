@@ -191,7 +191,7 @@ class AsyncEngine(Protocol):
         ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class EngineFacts:
     """What an engine tells of itself, as in `InferenceEngine`, and what it may tell beyond that.
 
@@ -263,7 +263,7 @@ class LaneJob:
 
 
 class JobQueue:
-    """Unfinished jobs in order. A job stays until it is finished, so the length counts it too."""
+    """Unfinished jobs in order. A job stays until it is finished."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -6,7 +6,6 @@ with the local date and time of the start; the config that is saved holds what c
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Sequence

@@ -15,7 +15,6 @@ from ecorl.engines.validate import EngineBoundary
 from ecorl.ledger import DeviceRow, LedgerReader, RunEnding
 from ecorl.records import DeviceKind, Provenance, Role
 from ecorl.runtime.energy.run_energy import recorded_totals
-from ecorl.runtime.energy.run_energy import recorded_totals
 from ecorl.runtime.protocol import RecordWriter
 from ecorl.runtime.runs.found import FoundRun
 

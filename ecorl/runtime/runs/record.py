@@ -391,7 +391,7 @@ def check_path(folder: Path) -> None:
     Raises:
         ConfigError: when it is not.
     """
-    whole = os.path.abspath(folder)
+    whole = os.path.abspath(folder)  # noqa: PTH100 - it follows no links
     refusal = text_refusal(whole)
     if refusal is not None:
         raise ConfigError("run_dir", whole, refusal)

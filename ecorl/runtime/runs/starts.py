@@ -57,7 +57,9 @@ class Starts:
         """
         if self.folder is None:
             return self.run_dir, False
-        if trial is self.trial and (self.has_failed or (from_step and not is_complete(self.folder))):
+        if trial is self.trial and (
+            self.has_failed or (from_step and not is_complete(self.folder))
+        ):
             return self.folder, True
         return self._own_folder(config), False
 

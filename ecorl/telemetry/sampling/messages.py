@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from ecorl.child_process import start_module, wait_or_kill
 from ecorl.records import PowerSample, Provenance
@@ -106,7 +106,7 @@ def decode(line: str | bytes) -> tuple[SourceReport, ...] | tuple[PowerSample, .
             PowerSample(row[0], row[1], row[2], row[3], row[4], Provenance(row[5]), row[6], row[7])
             for row in data["samples"]
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, ValidationError) as error:
         raise ValueError(f"not a line of the sampler: {line!r}") from error
 
 

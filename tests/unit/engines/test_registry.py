@@ -17,6 +17,7 @@ from ecorl.engines.registry import (
     FaultyEngine,
     build_engine,
     engine_spec,
+    find_plugin,
     make_engine,
 )
 from ecorl.errors import CheckpointError, ConfigError, EngineCrashed
@@ -34,6 +35,16 @@ def test_unknown_plugin_names_those_that_are_there(toy_path):
     with pytest.raises(ConfigError, match=r"'toi'.*'toy', 'toy_broken'") as caught:
         build_engine(config({"type": "plugin", "name": "toi"}), NOWHERE, Stage.REWARD, "u55c")
     assert caught.value.key == "engine.offload.name"
+
+
+def test_of_two_plugins_with_a_name_the_first_on_the_path_is_used(tmp_path, monkeypatch):
+    for name in ("second", "first"):
+        info = tmp_path / name / f"{name}-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\ntwice = {name}:X\n")
+        monkeypatch.syspath_prepend(tmp_path / name)
+    assert find_plugin("twice").value == "first:X"
 
 
 def test_plugins_run_on_a_thread_or_in_a_process(toy_path, make_rows):

@@ -69,7 +69,15 @@ def test_the_renewable_share_is_that_of_the_mix():
 
 
 @pytest.mark.parametrize(
-    "damage", ["kind = 'medium'", "gas = 'g'", "mix = '{'", "mix = '{\"hay\": 1}'", "scope = NULL"]
+    "damage",
+    [
+        "kind = 'medium'",
+        "gas = 'g'",
+        "mix = '{'",
+        "mix = '{\"hay\": 1}'",
+        "scope = NULL",
+        "g_per_kwh = NULL",
+    ],
 )
 def test_a_damaged_value_is_one_clear_error(tmp_path, damage):
     with make(tmp_path) as ledger:

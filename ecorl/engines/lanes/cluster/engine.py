@@ -184,7 +184,8 @@ class RayEngine(EngineFacts):
     def _adopt(self, told: WorkerAnswer) -> None:
         """Take over what a worker that has loaded its engine tells of it."""
         if isinstance(told.outcome, EngineFacts):
-            self.take_over(told.outcome)
+            # The stage is the one that was asked for: answers are checked against it.
+            self.take_over(replace(told.outcome, stage=self.stage))
         self._life, self._ready = told.life, True
 
     def _send(self, job: LaneJob, call: Any) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from toy_process import EXIT, HANG, LOSE, OWN, RAISE, alive, running, until
 
 from ecorl.config import FaultInjection
-from ecorl.engines.lanes.threaded import AsyncEngine
+from ecorl.engines.lanes.threaded import AsyncEngine, EngineFacts
 from ecorl.engines.protocol import InferenceEngine
 from ecorl.errors import EngineCrashed, EngineError, EngineTimeout
 from ecorl.records import Stage
@@ -38,6 +39,14 @@ def test_answers_as_the_engine_itself_does(make_batch):
     with running(stage=Stage.REFERENCE) as engine:
         values = engine.logprobs(batch).values
         assert [len(row) for row in values] == list(batch.n_completion)
+
+
+def test_its_stage_is_the_one_that_was_asked_for():
+    """Answers are checked against it, whatever a plug-in says that it computes."""
+    with running(stage=Stage.REFERENCE) as engine:
+        told = EngineFacts.of(engine)
+        engine._adopt(replace(told, stage=Stage.REWARD, name="another"))
+        assert (engine.stage, engine.name) == (Stage.REFERENCE, "another")
 
 
 def test_the_lane_keeps_its_order_and_shows_its_depth(make_rows):
