@@ -41,7 +41,8 @@ def test_every_window_has_the_joules_of_the_gpu(gpu, tmp_path):
     assert set(config["workloads"]) == names
     for facts in (*config["workloads"].values(), *config["idle"].values()):
         for (start_s, end_s), energy_j in zip(facts["spans_s"], facts["energy_j"], strict=True):
-            assert energy_j == pytest.approx(POWER_W * (end_s - start_s), rel=0.005)
+            # A busy machine may be late by some ms between the clock and the counter.
+            assert energy_j == pytest.approx(POWER_W * (end_s - start_s), abs=POWER_W * 0.005)
     assert all(found[f"gpu_stages.{name}.j_per_token"] > 0 for name in names)
     assert all(found[f"gpu_stages.idle_{when}_w"] > 0 for when in ("before", "after"))
     assert config["step_error"] < 0.05
