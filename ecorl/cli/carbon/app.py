@@ -63,7 +63,7 @@ class TableTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedSpan:
+class SpanOptions:
     """What the options say about time and budget of a plan; None: nothing."""
 
     trace: Path | None = option(
@@ -114,7 +114,7 @@ def plan(
     *,
     config: ConfigOption = None,
     overrides: OverridesOption = None,
-    span: PlannedSpan,
+    span: SpanOptions,
     terms: TableTerms,
     as_json: JsonOption = False,
     plot: PlotOption = None,

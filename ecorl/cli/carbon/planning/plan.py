@@ -16,7 +16,7 @@ from ecorl.carbon.chain import FeedChain
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.carbon.traces.trace import GridTrace
-from ecorl.cli.carbon.app import GPU, MODEL, WORKERS, PlannedSpan, TableTerms
+from ecorl.cli.carbon.app import GPU, MODEL, WORKERS, SpanOptions, TableTerms
 from ecorl.cli.carbon.now import Kind, answer_of, open_chains, refusal_text
 from ecorl.cli.carbon.planning.schedule import draw_plan, plan_data, show_plan
 from ecorl.cli.carbon.times import utc_text
@@ -204,7 +204,7 @@ _UP_TO_DATE_S = 2 * DAY_S
 
 def run_plan(
     config: Config,
-    span: PlannedSpan,
+    span: SpanOptions,
     terms: TableTerms,
     plot: Path | None,
     *,
