@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from ecorl.interrupt import remember_interrupts
+
 SIMULATOR = "ecorl-simulator"
 """Name of a process that simulates a card, as the kernel shows it; 15 characters are the most."""
 
@@ -78,7 +80,11 @@ def _keyboard_held_back() -> Iterator[None]:
 
 
 def hear_keyboard() -> None:
-    """Let SIGINT reach this process, and one that came since it was started."""
+    """Let SIGINT reach this process, and one that came since it was started.
+
+    It raises KeyboardInterrupt and is remembered, see `ecorl.interrupt`.
+    """
+    remember_interrupts()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ecorl.engines import protocol
 from ecorl.engines.packing import PackedTokens
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, InvalidResult
+from ecorl.interrupt import raise_swallowed_interrupt
 from ecorl.records import Provenance, Stage
 
 # Wide on purpose. An engine may come from another package by entry point, and a trainer's own
@@ -47,6 +48,9 @@ class EngineBoundary:
             return engine.score(batch)
         return boundary.engine_error()
 
+    Ctrl-C is never contained: where foreign code made an error of its own of a KeyboardInterrupt,
+    leaving the block raises the KeyboardInterrupt.
+
     Attributes:
         error: what the block raised; None while and when it raised nothing.
     """
@@ -64,6 +68,7 @@ class EngineBoundary:
         traceback: TracebackType | None,
     ) -> bool:
         if isinstance(error, _CONTAINED):
+            raise_swallowed_interrupt()
             self.error = error
             return True
         return False

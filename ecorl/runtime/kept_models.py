@@ -14,7 +14,6 @@ from ecorl.config import EngineConfig, TorchEngineConfig
 from ecorl.devices import DeviceProfile
 from ecorl.engines.torch.loading import DTYPES
 from ecorl.errors import BitstreamError, CheckpointError, ConfigError, EcorlError, UnsupportedModel
-from ecorl.interrupt import raise_swallowed_interrupt
 from ecorl.ledger import Ledger
 from ecorl.records import (
     Action,
@@ -54,9 +53,7 @@ def reason_of(error: BaseException) -> str:
 
     Raises:
         ConfigError: the error itself, where the configuration has a mistake.
-        KeyboardInterrupt: Ctrl-C came, and the error is what became of it.
     """
-    raise_swallowed_interrupt()
     if isinstance(error, ConfigError):
         raise error
     if isinstance(error, UnsupportedModel):

@@ -25,7 +25,11 @@ commands.main = prepare
 sys.argv[1:] = ["run", "--config", "demo"]
 ecorl.cli.main()
 """
-NO_ENGINE = "from ecorl.runtime.kept_models import reason_of; reason_of(TypeError('no shape'))"
+FOREIGN_CODE = """
+    from ecorl.engines.validate import EngineBoundary
+    with EngineBoundary():
+        raise TypeError("no shape")
+"""
 TRAINING = (
     "from rich.console import Console; from roll_adapters.trl.launch.boundary import "
     "StepStopSignals; StepStopSignals(Console()).listening().__enter__()"
@@ -39,7 +43,7 @@ def run(then: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("then", [NO_ENGINE, TRAINING], ids=["engine", "training"])
+@pytest.mark.parametrize("then", [FOREIGN_CODE, TRAINING], ids=["engine", "training"])
 def test_a_run_that_was_stopped_while_a_library_computed_does_not_go_on(then):
     done = run(then)
     assert done.returncode == 130, done.stderr

@@ -204,8 +204,9 @@ class TrainingGroup:
         member = self.members[rank]
         who = f"training process {rank} of {self.width} (process id {member.process.pid})"
         code = member.process.returncode
-        # One that a signal killed had no time for words about it.
-        return f"{who} {_ending(code)}{_last_words(member) if code > 0 else ''}"
+        # A process that another one's signal killed had no time for words about it.
+        has_told = code > 0 or code == -signal.SIGABRT
+        return f"{who} {_ending(code)}{_last_words(member) if has_told else ''}"
 
 
 def start_group(
