@@ -70,6 +70,9 @@ class StandIn:
         if how == "exit":
             print("something went wrong here", file=sys.stderr, flush=True)
             os._exit(3)
+        if how == "abort":
+            print("terminate called without an active exception", file=sys.stderr, flush=True)
+            os.abort()
         if how == "vanish":
             os._exit(0)
         if how == "child":
@@ -156,6 +159,8 @@ class StandIn:
                 self.meet(nearest)
             time.sleep(0.002)
         self.fault("over")
+        self.channel.send(Ended("complete"))
+        self.fault("exit")
         os._exit(0)
 
     def train(self) -> None:

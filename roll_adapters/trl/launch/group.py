@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -34,12 +34,31 @@ class TrainingProcess:
     Attributes:
         printed: file of all that it prints; None for rank 0, which prints to the terminal.
         failed: what it told of its end, if it failed.
+        has_ended: whether it told that its work is done: however it exits, that is no fault.
     """
 
     process: subprocess.Popen[bytes]
     channel: Channel
     printed: IO[bytes] | None
     failed: Failed | None = None
+    has_ended: bool = False
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it exited with another code than 0 before its work was done."""
+        return not self.has_ended and self.process.poll() not in (None, 0)
+
+    def keep_end(self, heard: Sequence[Message]) -> None:
+        """Note what it told of its end.
+
+        Args:
+            heard: all that it told.
+        """
+        for message in heard:
+            if isinstance(message, Failed):
+                self.failed = message
+            elif isinstance(message, Ended) and message.how != "broken":
+                self.has_ended = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +123,9 @@ class TrainingGroup:
     def receive(self) -> list[Message]:
         """What rank 0 has told; errors of all are kept for `fault`."""
         for member in self.members[1:]:
-            _keep_failure(member, member.channel.receive())
+            member.keep_end(member.channel.receive())
         told = self.members[0].channel.receive()
-        _keep_failure(self.members[0], told)
+        self.members[0].keep_end(told)
         heard, self.unheard = [*self.unheard, *told], []
         return heard
 
@@ -119,10 +138,10 @@ class TrainingGroup:
         self.members[0].process.send_signal(number)
 
     def has_fault(self) -> bool:
-        """Whether a process failed or ended with another exit code than 0, or rank 0 ended."""
+        """Whether a process failed or died, or rank 0 ended."""
         if self.members[0].process.poll() is not None:
             return True
-        return any(m.failed is not None or m.process.poll() not in (None, 0) for m in self.members)
+        return any(m.failed is not None or m.has_died for m in self.members)
 
     def fault(self, patience_s: float) -> ProcessFault:
         """Find out why the group cannot train on.
@@ -146,7 +165,7 @@ class TrainingGroup:
         for rank, member in enumerate(self.members):
             if member.failed is not None:
                 return ProcessFault(member.failed.text, member.failed)
-            if member.process.poll() not in (None, 0):
+            if member.has_died:
                 return ProcessFault(self._death(rank))
         return ProcessFault("the training processes ended before their work was done")
 
@@ -158,7 +177,7 @@ class TrainingGroup:
             if failed is not None and (not failed.trace or failed.is_out_of_memory):
                 return ProcessFault(failed.text, failed)
         for rank, member in enumerate(self.members):
-            if (member.process.poll() or 0) < 0:
+            if member.has_died and member.process.returncode < 0:
                 return ProcessFault(self._death(rank))
         return None
 
@@ -271,12 +290,6 @@ def _free_port() -> socket.socket:
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port.bind(("", 0))
     return port
-
-
-def _keep_failure(member: TrainingProcess, heard: list[Message]) -> None:
-    for message in heard:
-        if isinstance(message, Failed):
-            member.failed = message
 
 
 def _ending(code: int) -> str:

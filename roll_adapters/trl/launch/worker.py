@@ -67,7 +67,8 @@ def _work(begin: Begin, channel: Channel) -> int:
     if crew.left is not None:
         crew.tell(crew.left)
     elif outcome is not AttemptOutcome.LEFT:
-        crew.tell(Ended("complete" if outcome is AttemptOutcome.COMPLETE else "stopped"))
+        # By each rank: PyTorch's threads may abort a process that exits.
+        channel.send(Ended("complete" if outcome is AttemptOutcome.COMPLETE else "stopped"))
     _part()
     return STOPPED if outcome is AttemptOutcome.STOPPED and not rank else 0
 

@@ -117,11 +117,20 @@ def test_processes_that_fail_while_they_load_cost_the_training_nothing(
     assert word in reason
 
 
-def test_the_reason_holds_the_last_words_of_a_process_that_is_no_rank_0(supervise, tmp_path):
-    assert supervise({3: 2}, fault(2, 1, "loading", "exit"))
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("exit", "ended with exit code 3 (something went wrong here)"),
+        ("abort", "was ended by SIGABRT (terminate called without an active exception)"),
+    ],
+)
+def test_the_reason_holds_the_last_words_of_a_process_that_is_no_rank_0(
+    supervise, tmp_path, how, told
+):
+    assert supervise({3: 2}, fault(2, 1, "loading", how))
     (reason,) = reasons_of(tmp_path)
     assert "training process 1 of 2" in reason
-    assert "ended with exit code 3 (something went wrong here)" in reason
+    assert told in reason
 
 
 def test_a_width_that_failed_is_tried_again_later(supervise, tmp_path):
@@ -176,8 +185,11 @@ def test_a_process_that_dies_ends_the_run(supervise, rank, how):
         supervise({}, fault(2, rank, "step", how), width=2)
 
 
-def test_a_process_that_ends_while_rank_0_closes_the_record_is_no_fault(supervise, tmp_path):
-    faults = [fault(2, 0, "closing", "dawdle"), fault(2, 1, "over", "exit")]
+@pytest.mark.parametrize(("when", "how"), [("over", "exit"), ("exit", "abort")])
+def test_a_process_that_ends_while_rank_0_closes_the_record_is_no_fault(
+    supervise, tmp_path, when, how
+):
+    faults = [fault(2, 0, "closing", "dawdle"), fault(2, 1, when, how)]
     patience = SupervisorPatience(end_s=2.0, tell_s=10.0)
     assert supervise({}, *faults, width=2, patience=patience)
     assert widths_of(tmp_path) == [2] * N_STEPS
