@@ -23,7 +23,7 @@ from ecorl.runtime.ray import ADDRESS
 from ecorl.runtime.ray import local_cluster as local
 from ecorl.runtime.ray.local_cluster import LocalCluster, local_cluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 JOINS = (
     "import ray; from ecorl.config import RayRuntimeConfig; "

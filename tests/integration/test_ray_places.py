@@ -35,7 +35,7 @@ from tests.integration.two_processes import (
 )
 from tests.toy_runs import REWARD_ALONE, ToyRun, make_batch, same, work_of
 
-pytestmark = pytest.mark.timeout(600)  # several processes that train share two slow cores
+pytestmark = pytest.mark.timeout(900)  # several processes that train share two slow cores
 
 SERVER = {"elsewhere": {Stage.GENERATION: "a vLLM server"}}
 POWER = {"gpu": {"type": "auto"}}

@@ -25,7 +25,7 @@ from tests.integration.test_run import assert_same_weights, config_writer, cut_o
 from tests.integration.width_worker import KILLS, NOTES, PLAN, STEPS
 
 here = test_run.here
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODULE = "tests.integration.width_worker"
 COMMAND = (
