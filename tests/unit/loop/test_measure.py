@@ -405,7 +405,7 @@ with ecorl.measure(sys.argv[1], total_steps=200) as run:
     file = tmp_path / "ecorl.toml"
     file.write_text(f'run_dir = "{tmp_path}/run"\n[telemetry.gpu]\ntype = "modelled"\n')
     done = subprocess.run(
-        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, timeout=240
     )
     assert done.stdout.strip() == "trained 200", done.stderr
     assert "rows" in done.stderr
@@ -421,7 +421,7 @@ def test_importing_ecorl_touches_neither_torch_nor_a_driver():
         "print(sorted({'torch', 'numpy', 'pynvml', 'pyxrt', 'ecorl.loop'} & loaded));"
         "print(callable(ecorl.measure), 'torch' in sys.modules, hasattr(ecorl, 'nothing'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.stdout.splitlines() == ["[]", "True False False"], done.stderr
 
 
@@ -440,7 +440,7 @@ print("done")
     file = tmp_path / "ecorl.toml"
     file.write_text(f'run_dir = "{tmp_path}/run"\n[telemetry.gpu]\ntype = "modelled"\n')
     done = subprocess.run(
-        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, timeout=240
     )
     assert done.stdout.strip() == "done", done.stderr
 

@@ -387,7 +387,7 @@ def actor_with(ledger, cut):
     return actor
 
 
-def wait_until(condition, limit_s=10.0):
+def wait_until(condition, limit_s=240.0):
     limit_s += time.monotonic()
     while not condition():
         assert time.monotonic() < limit_s

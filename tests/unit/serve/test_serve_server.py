@@ -105,7 +105,7 @@ async def test_a_body_counts_until_it_is_parsed_and_parsing_holds_up_nobody():
         def slow(body):
             if len(body) == size:
                 begun.append(threading.current_thread())
-                assert gate.wait(30)
+                assert gate.wait(240)
             return parse(body)
 
         service._parser.parse = slow
