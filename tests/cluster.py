@@ -73,7 +73,7 @@ def node_behind(address: str, name: str, before: Sequence[str], n_fpgas: int = 1
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as node:
         try:
-            limit_s = time.monotonic() + 60
+            limit_s = time.monotonic() + 240
             while not any(n["NodeName"] == name and n["Alive"] for n in ray.nodes()):
                 assert time.monotonic() < limit_s
                 time.sleep(0.1)

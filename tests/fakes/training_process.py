@@ -81,7 +81,7 @@ class StandIn:
         if how == "dawdle":
             time.sleep(0.3)
         if how == "hang":
-            time.sleep(60)
+            time.sleep(600)
         if how == "raise":
             self.channel.send(Failed("RuntimeError", "no good", "Traceback: no good\n"))
             os._exit(1)
@@ -102,13 +102,13 @@ class StandIn:
             (self.folder / LOST).touch()
             if how == "cluster and this":
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(600)
         if how == "supervisor":
             os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(600)
         if how == "terminated":
             os.kill(os.getppid(), signal.SIGTERM)
-            time.sleep(60)
+            time.sleep(600)
         if how == "garbage":
             self.channel._connection.sendall(b'{"message": "Left"}\nnonsense\n\xff\n[]\n{"a": 1}\n')
 

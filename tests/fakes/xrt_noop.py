@@ -50,7 +50,7 @@ def run_kernels(xclbin: Path, kernels: dict[str, list[bool]], folder: Path) -> d
         env=noop_environment(folder),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout

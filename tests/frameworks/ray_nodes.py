@@ -109,7 +109,7 @@ def _ray_node(
             command, env=dict(environment), cwd=log.parent, stdout=told, stderr=told
         )
     try:
-        limit_s = time.monotonic() + 60
+        limit_s = time.monotonic() + 240
         while "Ray runtime started" not in log.read_text():
             assert node.poll() is None, log.read_text()
             assert time.monotonic() < limit_s, "Ray did not start"

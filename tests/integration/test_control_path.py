@@ -16,7 +16,7 @@ from tests.fakes.recordings import two, write
 from tests.toy_runs import REWARD_ALONE, ToyRun, make_batch, same, use_toy_plugin
 
 BACKENDS = ("local", "ranked", "ray")
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 
 
 @pytest.fixture(autouse=True)

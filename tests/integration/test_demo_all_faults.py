@@ -181,7 +181,7 @@ def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
     children = below(process)
     assert any("raylet" in told(child) for child in children)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 130, output
     assert f"ecorl run --resume {settings.run_dir}" in output
     whys = [row.choice.why for row in read(settings.run_dir, "choices")]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 import ecorl
 from tests.fakes.grids import (
-    CLEAN,
-    CLEAN_PART,
-    DIRTY_PART,
-    DIRTY_START,
+    TWO_WAITS,
     n_pauses,
     plain_config,
     waiting_config,
@@ -22,7 +17,7 @@ torch = pytest.importorskip("torch")
 N_STEPS = 8
 
 
-def train(done, pace_s=0.0):
+def train(done):
     """Dropout and Adam with accumulated gradients: what any draw or any order would show in."""
     torch.manual_seed(5)
     model = torch.nn.Sequential(
@@ -40,7 +35,6 @@ def train(done, pace_s=0.0):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
-        time.sleep(pace_s)
         if not done(total):
             break
     return losses, model.state_dict()
@@ -61,11 +55,16 @@ def test_measuring_changes_no_bit(tmp_path):
     assert_same(plain, measured)
 
 
-def test_pauses_change_no_bit(tmp_path):
+def test_pauses_change_no_bit(tmp_path, turning_grid):
     plain = train(lambda loss: True)
-    values = DIRTY_START + CLEAN_PART + DIRTY_PART + [CLEAN] * 600
-    config = waiting_config(tmp_path / "run", values)
+    config = waiting_config(tmp_path / "run", TWO_WAITS)
     with ecorl.measure(config, total_steps=N_STEPS) as run:
-        paused = train(lambda loss: run.step(n_samples=32, loss=loss), pace_s=0.3)
+
+        def done(loss):
+            if run.n_steps == 3:
+                turning_grid.until_turned(2)
+            return run.step(n_samples=32, loss=loss)
+
+        paused = train(done)
     assert_same(plain, paused)
     assert n_pauses(tmp_path / "run") == 2

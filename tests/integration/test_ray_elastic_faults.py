@@ -164,7 +164,7 @@ def test_a_killed_driver_a_damaged_checkpoint_and_a_full_disk(
 ):
     task = ToyTask(step_s=0.02)
     command = [sys.executable, "-c", DRIVER, elastic_cluster.address, str(tmp_path)]
-    killed = subprocess.run(command, cwd=ROOT, check=False, timeout=100)
+    killed = subprocess.run(command, cwd=ROOT, check=False, timeout=240)
     assert killed.returncode == -signal.SIGKILL
     newest = max(tmp_path.glob("step-*.ckpt"))
     newest.write_bytes(newest.read_bytes()[:-1])

@@ -16,6 +16,11 @@ from tests.cluster import LOOPBACK, OBJECT_STORE_BYTES
 from tests.elastic_runs import check_whole, training
 from tests.toy_task import ToyTask
 
+pytestmark = pytest.mark.timeout(900)
+
+LIMIT_S = 240.0
+"""Longest wait for what comes in seconds on a machine that is not busy, s."""
+
 N_MACHINES = 3
 """With room for one member each: the first one's, the lost one, and another."""
 
@@ -68,7 +73,7 @@ def test_a_machine_that_goes_away_while_its_member_joins(remove, tmp_path, point
     options = {
         "drill": Waits(point, "member-2", marker),
         "place": ActorPlace(resources={"seat": 1}),
-        "patience": Patience(ping_s=2.0),
+        "patience": Patience(ping_s=60.0),
         "timeout_s": 5.0,
     }
     with (
@@ -82,12 +87,12 @@ def test_a_machine_that_goes_away_while_its_member_joins(remove, tmp_path, point
             trainer.train, 100_000, lambda done: done.width == 2 and trainer.stop()
         )
         try:
-            limit_s = time.monotonic() + 60
+            limit_s = time.monotonic() + LIMIT_S
             while not (marker.exists() or trains.done()):
                 assert time.monotonic() < limit_s
                 time.sleep(0.01)
             remove(marker.read_text())
-            trains.result(timeout=60)
+            trains.result(timeout=LIMIT_S)
         except BaseException:
             trainer.stop()  # or the pool waits for ever
             raise
@@ -100,4 +105,4 @@ def test_a_machine_that_goes_away_while_its_member_joins(remove, tmp_path, point
     assert (ElasticFault.JOINER_LOST, "member-2") in kinds
     assert ElasticFault.MEMBER_LOST not in {kind for kind, _ in kinds}
     gaps = [b.ended_s - a.ended_s for a, b in itertools.pairwise(result.steps)]
-    assert max(gaps) < 20
+    assert max(gaps) < 120  # the member that stays away does so for 600 s

@@ -23,7 +23,7 @@ from ecorl.runtime.ray import ADDRESS
 from ecorl.runtime.ray import local_cluster as local
 from ecorl.runtime.ray.local_cluster import LocalCluster, local_cluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 JOINS = (
     "import ray; from ecorl.config import RayRuntimeConfig; "
@@ -33,7 +33,7 @@ JOINS = (
 )
 HOLDS = (
     "import time; from ecorl.runtime.ray.local_cluster import local_cluster\n"
-    "with local_cluster(1): print('up', flush=True); time.sleep(300)"
+    "with local_cluster(1): print('up', flush=True); time.sleep(900)"
 )
 SERVERS = ("gcs_server", "raylet")
 
@@ -57,7 +57,7 @@ def unsaid(monkeypatch):
 def run(code, variables):
     return subprocess.run(
         [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=240, check=False,
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def below(pid):
     return psutil.Process(pid).children(recursive=True)
 
 
-def assert_gone(processes, limit_s=20):
+def assert_gone(processes, limit_s=50):  # raylets end by themselves after a minute
     _, alive = psutil.wait_procs(processes, limit_s)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
@@ -140,7 +140,7 @@ def test_ctrl_c_before_it_is_up_ends_it_at_once_and_without_a_trace(temporary):
         within(60, lambda: list(temporary.glob("*/session_*")))
         started = below(held.pid)
         held.send_signal(signal.SIGINT)
-        output, errors = held.communicate(timeout=60)
+        output, errors = held.communicate(timeout=240)
     assert output == ""
     # The only trace is this script's own, which lets the keyboard end it.
     assert errors.count("Traceback") == 1

@@ -202,7 +202,7 @@ def test_sigterm_saves_the_step_and_resume_goes_on(here, unbroken, write_config,
 
     wait_for(training)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 130, output
     assert f"ecorl run --resume {run_dir}" in output
     assert here("run", "--resume", str(run_dir)).returncode == 0
@@ -256,7 +256,7 @@ def test_ctrl_c_names_the_command_that_goes_on_before_training_and_while_a_resum
         # The config is written last: without it a run is none yet, and goes again.
         wait_for(lambda: has_text(run_dir / "config.toml") and is_being_written(ledger))
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=240)
         assert process.returncode == 130, err
         told = f"ecorl: stopped from the keyboard; go on with: ecorl run --resume '{run_dir}'"
         assert err.splitlines() == [told]
@@ -308,7 +308,7 @@ def test_the_keyboard_stops_a_run_after_its_step_and_says_so(
 
     wait_for(training)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 130, output
     assert "stopping after this step" in output
     with contextlib.closing(LedgerReader(run_dir)) as reader:

@@ -114,7 +114,7 @@ print(json.dumps({"said": said, "loaded": loaded}))
         [sys.executable, "-c", code, str(config_file), json.dumps(list(wrong))],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     found = json.loads(done.stdout)

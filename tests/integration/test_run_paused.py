@@ -74,7 +74,7 @@ def test_a_run_is_stopped_while_it_waits_and_goes_on_later(
 
     wait_for(waiting)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 130, output
     assert f"ecorl run --resume {run_dir}" in output
     rows, _ = choices_of(run_dir)

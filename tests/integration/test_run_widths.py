@@ -25,7 +25,7 @@ from tests.integration.test_run import assert_same_weights, config_writer, cut_o
 from tests.integration.width_worker import KILLS, NOTES, PLAN, STEPS
 
 here = test_run.here
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODULE = "tests.integration.width_worker"
 COMMAND = (
@@ -73,7 +73,7 @@ def changed(tiny, folder, prompts):
     """The run that goes from one process to two and back."""
     config = config_of(tiny, folder, "changed", 9)
     process = started(folder, ("--config", str(config)), 9, {4: 2, 8: 1})
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert "going on from step 4 of 9, processes: 2" in out
     return folder / "changed"
@@ -139,7 +139,7 @@ def test_killed_when_it_has_left_a_run_goes_on_as_if_it_had_not_been(tiny, chang
     _, alive = psutil.wait_procs(children, 20)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     resumed = started(tmp_path, ("--resume", str(tmp_path / "killed")), 6, {4: 2})
-    out, err = resumed.communicate(timeout=120)
+    out, err = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, err
     assert "going on from step 4 of 6, processes: 2" in out
     assert losses_of(tmp_path / "killed") == losses_of(changed)[:6]

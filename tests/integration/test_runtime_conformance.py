@@ -440,7 +440,7 @@ def test_rows_that_the_scheduler_does_not_take_are_found_at_the_barrier(ray_clus
 # ---------------------------------------------------------------- helpers
 
 
-def wait_until(condition, limit_s=20.0):
+def wait_until(condition, limit_s=240.0):
     limit_s += time.monotonic()
     while not condition():
         assert time.monotonic() < limit_s

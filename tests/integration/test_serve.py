@@ -71,13 +71,13 @@ def end(process, *signals):
     """Signal the process; its exit code and what it wrote after its start."""
     for number in signals or (signal.SIGTERM,):
         process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     return process.returncode, out.splitlines()[-1:], err
 
 
 def client(url, **options):
     limits = httpx2.Limits(max_connections=None)
-    return httpx2.AsyncClient(base_url=url, limits=limits, timeout=120, trust_env=False, **options)
+    return httpx2.AsyncClient(base_url=url, limits=limits, timeout=240, trust_env=False, **options)
 
 
 def requests_of(n, stage, seed, rows=(1, 4), lengths=(4, 40)):
@@ -193,7 +193,7 @@ def test_the_end_under_load_loses_no_accepted_request(models, number):
 
     with serving(models / "reward", "--max-batch-rows", 8) as (process, url):
         n_right, refused = asyncio.run(load(process, url))
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
         assert (process.returncode, err) == (0, "")
         (n_accepted,) = re.search(r"stopped: (\d+) requests accepted, 0 withdrawn", out).groups()
         assert n_right == int(n_accepted)
@@ -218,7 +218,7 @@ def test_a_second_signal_ends_at_once_and_counts(models):
 
     with serving(models / "reward", "--max-batch-rows", 1) as (process, url):
         ends = asyncio.run(load(process, url))
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
         lost = [e for e in ends if isinstance(e, httpx2.TransportError)]
         assert lost
         assert process.returncode == 1
@@ -312,7 +312,7 @@ BODIES = st.fixed_dictionaries(
 @pytest.mark.parametrize(("name", "path"), [("lm", "/v1/logprobs"), ("reward", "/v1/rewards")])
 def test_no_body_makes_the_service_fail(models, name, path):
     with serving(models / name) as (process, url):
-        with httpx2.Client(base_url=url, trust_env=False, timeout=60) as session:
+        with httpx2.Client(base_url=url, trust_env=False, timeout=240) as session:
 
             @given(BODIES | st.binary(max_size=30))
             @settings(max_examples=150, deadline=None)

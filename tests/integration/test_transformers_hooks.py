@@ -12,10 +12,8 @@ from ecorl.errors import ConfigError, RunError
 from ecorl.ledger import LedgerReader
 from ecorl.records import Stage
 from tests.fakes.grids import (
-    CLEAN,
-    CLEAN_PART,
-    DIRTY_PART,
-    DIRTY_START,
+    TWO_WAITS,
+    check_no_step_in_a_pause,
     n_pauses,
     plain_config,
     waiting_config,
@@ -146,17 +144,26 @@ def test_the_callback_changes_no_bit(make, tmp_path):
     }.items()  # fmt: skip
 
 
-def test_pauses_change_no_bit(make, tmp_path):
+class UntilDirtyAgain(TrainerCallback):
+    """Has a step last until the grid has become dirty for the second time."""
+
+    def __init__(self, grid):
+        self.grid = grid
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            self.grid.until_turned(2)
+
+
+def test_pauses_change_no_bit(make, tmp_path, turning_grid):
     plain = make()
     plain.train()
-    values = DIRTY_START + CLEAN_PART + DIRTY_PART + [CLEAN] * 600
-    callback = EcorlCallback(waiting_config(tmp_path / "run", values))
-    paused = make("paused", [callback, Pace(0.4)])
+    callback = EcorlCallback(waiting_config(tmp_path / "run", TWO_WAITS))
+    paused = make("paused", [callback, UntilDirtyAgain(turning_grid)])
     paused.train()
     assert_same(outcome(plain), outcome(paused))
     assert n_pauses(tmp_path / "run") == 2
-    with reading(tmp_path) as reader:
-        assert all(0.39 < row.result.time_s < 1.7 for row in reader.executions())
+    check_no_step_in_a_pause(tmp_path / "run")
 
 
 # ---------------------------------------------------------------- logs

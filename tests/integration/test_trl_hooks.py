@@ -15,6 +15,7 @@ from ecorl.config import validate_config
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, Provenance, Stage
 from roll_adapters.trl_hooks import attach
+from tests.fakes.grids import until
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
 
 
@@ -237,8 +238,13 @@ def test_gpu_lost_mid_run_is_missing_energy_and_nothing_else(make_trainer, tmp_p
     from transformers import TrainerCallback
 
     class LoseTheGpu(TrainerCallback):
+        """The sampler reads before the first step, behind each step, and behind the loss."""
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.await_reading()
+
         def on_step_end(self, args, state, control, **kwargs):
-            time.sleep(0.15)  # let the sampler read on either side of the loss
+            self.await_reading()
             if state.global_step == 4:
                 lost = ("TotalEnergyConsumption", "PowerUsage", "FieldValues", "UtilizationRates")
                 fake_nvml.set(
@@ -246,7 +252,11 @@ def test_gpu_lost_mid_run_is_missing_energy_and_nothing_else(make_trainer, tmp_p
                     *(f"error nvmlDeviceGet{call} 15" for call in lost),
                     "error nvmlDeviceGetHandleByUUID 15",
                 )
-                time.sleep(0.3)
+                until(lambda: sampler.faults.get("gpu0") == "DeviceLost")
+
+        def await_reading(self):
+            now_s = time.monotonic()
+            until(lambda: (sampler.watermark_s("gpu0") or 0.0) > now_s)
 
     plain = make_trainer(max_steps=8)
     plain.train()
@@ -256,10 +266,10 @@ def test_gpu_lost_mid_run_is_missing_energy_and_nothing_else(make_trainer, tmp_p
             "run_dir": str(tmp_path / "run"),
             # Named, since NVML's fake is there for the sampling process alone.
             "devices": {"gpu": "h100_sxm"},
-            "telemetry": {"gpu": {"type": "nvml", "interval_s": 0.05}, "stale_after_s": 0.3},
+            "telemetry": {"gpu": {"type": "nvml", "interval_s": 0.05}, "stale_after_s": 60.0},
         }
     )
-    attach(trainer, settings)
+    sampler = attach(trainer, settings).runtime._monitor.sampler
     trainer.add_callback(LoseTheGpu())
     trainer.train()
     assert_same_bits(outcome(plain), outcome(trainer))

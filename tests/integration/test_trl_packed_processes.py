@@ -10,7 +10,7 @@ from ecorl.ledger import LedgerReader
 from tests.integration.checks import BOTH
 from tests.integration.two_processes import N_STEPS, outcomes, run_trainings, training
 
-pytestmark = pytest.mark.timeout(600)  # several processes that train share two slow cores
+pytestmark = pytest.mark.timeout(900)  # several processes that train share two slow cores
 
 PACKED = {"trainer": {"adaptive_micro_batch": True, "micro_batch_tokens": 90}}
 UNEVEN = {"max_completion_length": 24, "optim": "sgd", "learning_rate": 0.05}

@@ -21,7 +21,7 @@ from tests.integration.two_processes import (
     training,
 )
 
-pytestmark = pytest.mark.timeout(600)  # several processes that train share two slow cores
+pytestmark = pytest.mark.timeout(900)  # several processes that train share two slow cores
 
 EXACT = {"offload": {"type": "torch"}}
 LOW = {

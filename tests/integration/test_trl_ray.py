@@ -19,7 +19,7 @@ from tests.cluster import CARDS
 from tests.integration.checks import BOTH, outcome
 from tests.integration.tiny_trainer import tiny_trainer
 
-pytestmark = pytest.mark.timeout(600)  # several processes that train share two slow cores
+pytestmark = pytest.mark.timeout(900)  # several processes that train share two slow cores
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class Patient(TrainerCallback):
         self.lane = runtime._scheduler._lanes[Stage.REFERENCE]
 
     def on_step_begin(self, args, state, control, **kwargs):
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 240
         while self.lane.refreshing and time.monotonic() < limit:
             time.sleep(0.01)
 

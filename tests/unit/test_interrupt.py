@@ -39,7 +39,7 @@ TRAINING = (
 def run(then: str) -> subprocess.CompletedProcess[str]:
     code = SWALLOWED.format(then=then)
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
 
 

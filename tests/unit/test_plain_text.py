@@ -23,7 +23,12 @@ def python(*args, cwd):
     env = {**os.environ, **ASCII, "PYTHONPATH": str(ROOT)}
     env.pop("PYTHONIOENCODING", None)
     return subprocess.run(
-        [sys.executable, *args], cwd=cwd, env=env, capture_output=True, encoding="ascii", timeout=60
+        [sys.executable, *args],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        encoding="ascii",
+        timeout=240,
     )
 
 

@@ -13,7 +13,7 @@ def build(folder: Path) -> Path:
     library = folder / "poor_file_system.so"
     flags = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror"]
     command = ["cc", *flags, "-o", str(library), str(SOURCE), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=240)
     return library
 
 

@@ -22,7 +22,7 @@ def build(folder: Path, *defines: str) -> Path:
     library = folder / SONAME
     flags = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{SONAME}"]
     command = ["cc", *flags, *(f"-D{d}" for d in defines), "-o", str(library), str(SOURCE)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=240)
     return library
 
 

@@ -100,14 +100,14 @@ def python(code):
 
 def test_a_failing_command_says_its_last_line(tmp_path):
     log = tmp_path / "log"
-    run_logged(python("print('fine')"), log, timeout_s=30)
+    run_logged(python("print('fine')"), log, timeout_s=240)
     assert log.read_text() == "fine\n"
     with pytest.raises(RunError, match="code 3: no such model"):
-        run_logged(python("print('no such model'); raise SystemExit(3)"), log, timeout_s=30)
+        run_logged(python("print('no such model'); raise SystemExit(3)"), log, timeout_s=240)
     with pytest.raises(RunError, match="did not end in 0 s"):
         run_logged(python("import time; time.sleep(20)"), log, timeout_s=0.3)
     with pytest.raises(RunError, match="cannot be run"):
-        run_logged([str(tmp_path / "nothing")], log, timeout_s=30)
+        run_logged([str(tmp_path / "nothing")], log, timeout_s=240)
 
 
 @pytest.fixture

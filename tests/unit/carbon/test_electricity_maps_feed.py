@@ -25,12 +25,12 @@ from tests.fakes.grid_answers import BREAKDOWN, FORECAST, NOON_S, NOW_S, hour, w
 from tests.fakes.grid_server import Answer
 
 KEY = "k3y-that-nobody-may-see"
-QUICK = HttpLimits(connect_s=1.0, read_s=0.5, total_s=1.0)
+PATIENT = HttpLimits(connect_s=120.0, read_s=120.0, total_s=120.0)
 
 
 def maps_feed(server, zone="DE", **options):
     return ElectricityMapsFeed(
-        zone, Secret(KEY), base_url=f"{server.url}/v3", limits=QUICK, **options
+        zone, Secret(KEY), base_url=f"{server.url}/v3", limits=PATIENT, **options
     )
 
 

@@ -24,7 +24,11 @@ from ecorl.errors import (
 from tests.fakes.grid_server import Answer, GridServer, took_s, unused_url
 
 KEY = "k3y-that-nobody-may-see"
-QUICK = HttpLimits(connect_s=1.0, read_s=0.2, total_s=0.3, body_bytes=1000)
+PATIENT = HttpLimits(connect_s=120.0, read_s=120.0, total_s=120.0, body_bytes=1000)
+"""For answers that come: a busy machine may take long for them."""
+
+QUICK = HttpLimits(connect_s=120.0, read_s=0.2, total_s=0.3, body_bytes=10_000)
+"""For answers that never end."""
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def other(server):
     other.close()
 
 
-def client_of(server, limits=QUICK):
+def client_of(server, limits=PATIENT):
     return JsonClient("A source", server.url, {"auth-token": Secret(KEY)}, limits)
 
 
@@ -165,11 +169,10 @@ def test_a_redirect_to_another_server_goes_without_the_key(server, other):
 
 
 def test_the_body_of_a_redirect_is_not_read(server):
-    redirect = Answer(b"x" * 5000, status=302, headers={"Location": "/y"}, drip_s=0.01)
+    # Longer than the client waits for the whole answer.
+    redirect = Answer(b"x" * 5000, status=302, headers={"Location": "/y"}, drip_s=0.1)
     server.script = [redirect, {"a": 1}]
-    took, error = took_s(lambda: client_of(server).get("/x"))
-    assert error is None
-    assert took < 0.3
+    assert client_of(server).get("/x") == {"a": 1}
 
 
 def test_redirects_in_a_circle(server):
@@ -182,33 +185,33 @@ def test_redirects_in_a_circle(server):
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(b"1" * 500, drip_s=0.02, headers={"Connection": "keep-alive"}),
-        Answer(b"1" * 500, drip_s=0.02, headers={"Connection": "close"}),
-        Answer(b"1" * 500, drip_s=0.02, drips_headers=True),
-        Answer(b"1", drip_s=5.0),
+        Answer(b"1" * 5000, drip_s=0.02, headers={"Connection": "keep-alive"}),
+        Answer(b"1" * 5000, drip_s=0.02, headers={"Connection": "close"}),
+        Answer(b"1" * 5000, drip_s=0.02, drips_headers=True),
+        Answer(b"1", drip_s=100.0),
     ],
     ids=["body", "last body", "headers", "silence"],
 )
 def test_an_answer_that_drips_is_cut_off(server, answer):
     server.script = [answer]
-    took, error = took_s(lambda: client_of(server).get("/x"))
+    took, error = took_s(lambda: client_of(server, QUICK).get("/x"))
     assert type(error) is FeedUnreachable
     assert "within 0.3 s" in str(error) or "silent for 0.2 s" in str(error)
-    assert 0.15 < took < 2.0
+    assert 0.15 < took < 60.0  # the whole answer takes 100 s
 
 
 def test_nobody_at_home():
     url = unused_url()
     with pytest.raises(FeedUnreachable, match=r"A source \(/x\) cannot be reached \(Connection"):
-        JsonClient("A source", url, limits=QUICK).get("/x")
+        JsonClient("A source", url, limits=PATIENT).get("/x")
     for host in ("no-such-host.invalid", "x" * 80 + ".invalid"):
         with pytest.raises(FeedUnreachable):
-            JsonClient("A source", f"https://{host}", {"k": Secret(KEY)}, QUICK).get("/x")
+            JsonClient("A source", f"https://{host}", {"k": Secret(KEY)}, PATIENT).get("/x")
 
 
 def test_a_server_without_tls(server):
     with pytest.raises(FeedUnreachable, match="makes no secure connection"):
-        JsonClient("A source", server.url.replace("http:", "https:"), limits=QUICK).get("/x")
+        JsonClient("A source", server.url.replace("http:", "https:"), limits=PATIENT).get("/x")
 
 
 def test_a_login_of_the_user_is_not_sent(server, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from tests.fakes.scripted_feed import HOUR_S, ScriptedFeed, average
 
 NOW_S = 1.7e9
 STALE_S = 600.0
-LIMIT_S = 20.0
+LIMIT_S = 240.0
 
 
 class Clocks:

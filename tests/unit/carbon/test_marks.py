@@ -20,7 +20,7 @@ from ecorl.kinds import Provenance
 from tests.fakes.grid_answers import FORECAST, NOON_S, NOW_S, half_hour, hour, marginal, regional
 from tests.fakes.scripted_feed import ScriptedFeed, average
 
-QUICK = HttpLimits(connect_s=1.0, read_s=0.5, total_s=1.0)
+PATIENT = HttpLimits(connect_s=120.0, read_s=120.0, total_s=120.0)
 DISCLAIMER = {"_disclaimer": "SANDBOX MODE - values are made up and must not be used."}
 SANDBOX = {"isEstimated": True, "estimationMethod": "SANDBOX_MODE_DATA"}
 
@@ -79,7 +79,7 @@ def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(
     server, mark, quoted
 ):
     server.script = [hour(value=42, isEstimated=False, estimationMethod=None) | mark]
-    feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=QUICK)
+    feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=PATIENT)
     answer = FeedChain([feed, ScriptedFeed("b", [average("b", NOON_S)])], 3600.0).ask(NOW_S)
     assert answer.value.feed == "b"
     (refusal,) = answer.refusals
@@ -96,7 +96,7 @@ def test_no_made_up_past_or_forecast_of_electricity_maps_counts(server, call):
     arguments = (NOON_S - 7200, NOON_S)
     if call == "forecast":
         server.script, arguments = [FORECAST | DISCLAIMER], (NOW_S,)
-    feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=QUICK)
+    feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=PATIENT)
     with pytest.raises(FeedMadeUp):
         getattr(feed, call)(*arguments)
 
@@ -104,16 +104,16 @@ def test_no_made_up_past_or_forecast_of_electricity_maps_counts(server, call):
 def test_made_up_values_of_the_other_services_are_refused(server):
     server.script = [{"data": [half_hour("12:00")]} | DISCLAIMER]
     with pytest.raises(FeedMadeUp):
-        UkCarbonIntensityFeed(base_url=server.url, limits=QUICK).read(NOW_S)
+        UkCarbonIntensityFeed(base_url=server.url, limits=PATIENT).read(NOW_S)
     server.script = [{"data": [regional("12:00") | {"isMock": True}]}]
     with pytest.raises(FeedMadeUp):
-        UkCarbonIntensityFeed(13, base_url=server.url, limits=QUICK).read(NOW_S)
+        UkCarbonIntensityFeed(13, base_url=server.url, limits=PATIENT).read(NOW_S)
     pytest.importorskip("watttime", reason="the package watttime is not installed")
     answer = copy.deepcopy(marginal(("12:10", 870.5)))
     answer["meta"]["warnings"] = [{"type": "TEST_DATA", "message": "mock values"}]
     server.script = [{"token": "t"}, answer]
     with pytest.raises(FeedMadeUp):
-        WattTimeFeed("CAISO_NORTH", "me", Secret("k"), base_url=server.url, limits=QUICK).read(
+        WattTimeFeed("CAISO_NORTH", "me", Secret("k"), base_url=server.url, limits=PATIENT).read(
             NOW_S
         )
 
@@ -124,7 +124,7 @@ def test_made_up_values_of_the_other_services_are_refused(server):
 ])  # fmt: skip
 def test_an_estimate_of_electricity_maps_counts_and_says_so(server, flag, method, expected):
     server.script = [hour(isEstimated=flag, estimationMethod=method)]
-    feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=QUICK)
+    feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=PATIENT)
     value = feed.read(NOW_S)
     assert value.is_estimated is expected
     assert value.provenance is (Provenance.MODELLED if expected else Provenance.PUBLISHED)

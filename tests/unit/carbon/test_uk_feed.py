@@ -13,11 +13,11 @@ from ecorl.kinds import Provenance
 from tests.fakes.grid_answers import NOON_S, NOW_S, half_hour, mixed, regional
 from tests.fakes.grid_server import Answer
 
-QUICK = HttpLimits(connect_s=1.0, read_s=0.5, total_s=1.0)
+PATIENT = HttpLimits(connect_s=120.0, read_s=120.0, total_s=120.0)
 
 
 def uk_feed(server, region=None, **options):
-    return UkCarbonIntensityFeed(region, base_url=server.url, limits=QUICK, **options)
+    return UkCarbonIntensityFeed(region, base_url=server.url, limits=PATIENT, **options)
 
 
 def test_the_uk_now(server):

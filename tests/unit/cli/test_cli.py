@@ -35,7 +35,7 @@ def ecorl(*args, cwd=None, **env):
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "60", **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -242,7 +242,7 @@ def test_without_trl_one_line_names_the_extra(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     line = the_line((done.returncode, done.stdout, done.stderr))
     assert "pip install 'ecorl[trl]'" in line
@@ -388,7 +388,7 @@ def test_a_reader_who_leaves_early_does_not_cost_the_page(tmp_path):
     command = [sys.executable, "-m", "ecorl.cli", "report", str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with os.fdopen(write, "w") as out:
-        subprocess.run(command, stdout=out, env=env, timeout=60, check=False)
+        subprocess.run(command, stdout=out, env=env, timeout=240, check=False)
     assert (tmp_path / "report.html").is_file()
     assert (tmp_path / "report.json").is_file()
 
@@ -403,7 +403,7 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path, args, unbuffered):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as out:
         done = subprocess.run(
-            command, stdout=out, stderr=subprocess.PIPE, text=True, env=env, timeout=60
+            command, stdout=out, stderr=subprocess.PIPE, text=True, env=env, timeout=240
         )
     assert done.returncode == 1
     line = one_line(done.stderr)
@@ -467,7 +467,7 @@ def on_a_terminal(*args, **env):
                 shown += os.read(main, 65536)
             except OSError:  # the other end is closed: the process has ended
                 break
-        process.wait(timeout=60)
+        process.wait(timeout=240)
     finally:
         process.kill()
         os.close(main)
@@ -500,7 +500,7 @@ def interrupted(code, *args, ready="ready", **env):
         assert select.select([process.stdout], [], [], 60)[0]
         assert process.stdout.readline().strip() == ready
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     finally:
         process.kill()
     return process.returncode, err
@@ -524,7 +524,7 @@ class Adapter:
                 made.event(EventKind.FINISH, "the run is complete")
             made.close()
         print("ready", flush=True)
-        time.sleep(50)
+        time.sleep(600)
 
 commands._adapter = lambda name, function: getattr(Adapter, function)
 sys.argv = ["ecorl", "run", "--config", "demo", "--set", "run_dir=" + folder]
@@ -550,7 +550,7 @@ def test_ctrl_c_ends_with_one_line_that_says_how_to_go_on(tmp_path, when, name):
 
 def test_ctrl_c_while_the_libraries_come_in_is_one_line(tmp_path):
     """A stand-in for a library that takes its time."""
-    (tmp_path / "typer.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(50)\n")
+    (tmp_path / "typer.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
     code = "import sys; sys.argv = ['ecorl', *sys.argv[1:]]; from ecorl.cli import main; main()"
     for words, told in (
         (("doctor",), ""),
@@ -590,7 +590,7 @@ def test_light_commands_load_no_framework(tmp_path, args):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stderr.splitlines()[-1] == "0 []", done.stderr
 

@@ -121,7 +121,7 @@ def test_clients_connect_while_the_model_loads(monkeypatch, capsys):
     seen = []
 
     def load(*_):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=240) as client:
             seen.append(client.getpeername()[1])
         signal.raise_signal(signal.SIGTERM)
 

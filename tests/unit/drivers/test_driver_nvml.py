@@ -312,7 +312,7 @@ except DriverError as error:
 def probe(env: dict[str, str]) -> str:
     clean = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH",)}
     run = subprocess.run(
-        [sys.executable, "-c", PROBE], env=clean | env, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", PROBE], env=clean | env, capture_output=True, text=True, timeout=240
     )
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ecorl.ledger import LedgerReader
+from tests.fakes.grids import turning_grid  # noqa: F401
 
 
 class Record:

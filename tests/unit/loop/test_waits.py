@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -14,38 +15,37 @@ from ecorl.control import Command
 from ecorl.errors import ConfigError
 from tests.fakes.grids import (
     CLEAN,
-    CLEAN_PART,
     DIRTY,
-    DIRTY_PART,
-    DIRTY_START,
-    START_S,
+    PART_HOURS,
+    TWO_WAITS,
+    check_no_step_in_a_pause,
     commands,
     plain_config,
     waiting_config,
+    when_it_waits,
 )
 
 LONG = [DIRTY] * 3000
 
 
-def test_nothing_of_the_first_step_runs_before_the_first_clean_window(tmp_path, record):
-    config = waiting_config(tmp_path / "run", DIRTY_START + [CLEAN] * 600)
-    began_s = time.monotonic()
+def test_nothing_of_the_first_step_runs_before_the_first_clean_window(
+    tmp_path, record, turning_grid
+):
+    config = waiting_config(tmp_path / "run", [DIRTY] * PART_HOURS + [CLEAN])
     with ecorl.measure(config, total_steps=1) as run:
-        waited_s = time.monotonic() - began_s
         run.step()
-    assert waited_s > START_S - 1.0
     assert commands(tmp_path / "run") == [(Command.PAUSE, "dirty"), (Command.RUN, "clean")]
-    (result,) = record.results()
-    assert result.time_s < 0.5
+    assert record.steps() == [1]
+    check_no_step_in_a_pause(tmp_path / "run")
 
 
-def test_a_loop_stands_still_between_its_steps(tmp_path, record, descent):
-    values = DIRTY_START + CLEAN_PART + DIRTY_PART + [CLEAN] * 600
-    config = waiting_config(tmp_path / "run", values)
+def test_a_loop_stands_still_between_its_steps(tmp_path, record, descent, turning_grid):
+    config = waiting_config(tmp_path / "run", TWO_WAITS)
     with ecorl.measure(config, total_steps=10) as run:
 
         def done(loss):
-            time.sleep(0.25)
+            if run.n_steps == 4:
+                turning_grid.until_turned(2)
             return run.step(loss=loss)
 
         measured = descent(10, done)
@@ -53,18 +53,17 @@ def test_a_loop_stands_still_between_its_steps(tmp_path, record, descent):
     assert [command for command, _ in commands(tmp_path / "run")] == [
         Command.PAUSE, Command.RUN, Command.PAUSE, Command.RUN,
     ]  # fmt: skip
-    # A pause belongs to no step.
-    assert all(0.24 < result.time_s < 1.5 for result in record.results())
+    assert record.steps() == list(range(1, 11))
+    check_no_step_in_a_pause(tmp_path / "run")
 
 
-def test_nothing_is_waited_for_behind_the_last_step(tmp_path):
-    config = waiting_config(tmp_path / "run", [CLEAN] * 40 + LONG)
+def test_nothing_is_waited_for_behind_the_last_step(tmp_path, turning_grid):
+    config = waiting_config(tmp_path / "run", [CLEAN] * PART_HOURS + LONG)
     with ecorl.measure(config, total_steps=2) as run:
         run.step()
-        time.sleep(4.5)
-        began_s = time.monotonic()
+        turning_grid.until_turned(1)
         assert run.step()
-        assert time.monotonic() - began_s < 20.0
+    assert commands(tmp_path / "run") == [(Command.RUN, "clean")]
 
 
 def test_the_budget_ends_a_loop(tmp_path, record):
@@ -98,11 +97,8 @@ def test_a_signal_ends_a_loop_in_good_order(tmp_path, record, number):
 
 def test_a_signal_ends_a_wait(tmp_path, record):
     config = waiting_config(tmp_path / "run", LONG)
-    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    began_s = time.monotonic()
+    when_it_waits(tmp_path / "run", partial(os.kill, os.getpid(), signal.SIGTERM))
     with ecorl.measure(config, total_steps=10, handle_signals=True) as run:
-        assert time.monotonic() - began_s < 10
         assert not run.goes_on
     assert record.steps() == []
     assert commands(tmp_path / "run")[-1] == (Command.RUN, "stopping")
@@ -112,8 +108,7 @@ def test_without_being_asked_signals_are_left_alone(tmp_path, record):
     """Ctrl-C during a wait raises as it does anywhere, and the record says so."""
     config = waiting_config(tmp_path / "run", LONG)
     before = signal.getsignal(signal.SIGTERM)
-    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    when_it_waits(tmp_path / "run", partial(os.kill, os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt), ecorl.measure(config, total_steps=10):
         pass
     assert signal.getsignal(signal.SIGTERM) is before

@@ -172,7 +172,7 @@ def test_a_job_that_fails_otherwise_ends_the_command(supervised, plan, stepped, 
     assert len(jobs) == n_jobs
 
 
-SLEEPER = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(20)"
+SLEEPER = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(600)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -232,15 +232,15 @@ def begun(monkeypatch):
 def test_ctrl_c_in_the_terminal_reaches_the_job_once(begun):
     process = begun(COUNTS)
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does
-    assert process.communicate(timeout=10)[0] == "signal\n"
+    assert process.communicate(timeout=240)[0] == "signal\n"
     assert process.returncode == 0
 
 
 def test_a_job_ends_with_its_supervisor(begun):
-    process = begun("import time; print('up', flush=True); time.sleep(20)")
+    process = begun("import time; print('up', flush=True); time.sleep(600)")
     (job,) = psutil.Process(process.pid).children()
     process.kill()
-    process.wait(10)
+    process.wait(240)
     _, alive = psutil.wait_procs([job], 5)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 

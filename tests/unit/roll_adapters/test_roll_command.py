@@ -145,7 +145,7 @@ def test_it_runs_as_a_module():
         [sys.executable, "-m", "roll_adapters.roll", "convert", "/nowhere.yaml"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1

@@ -259,7 +259,7 @@ def test_what_a_training_process_has_started_ends_with_it(supervise, tmp_path, i
         assert supervise({}, *faults, width=2)
     pid = int((tmp_path / "child").read_text())
     if psutil.pid_exists(pid):
-        assert_gone([psutil.Process(pid)], 0.5)
+        assert_gone([psutil.Process(pid)])
 
 
 def test_processes_that_the_kernel_cannot_end_hold_up_nobody(monkeypatch):
@@ -379,7 +379,7 @@ def started(tmp_path, plan, *faults, width=2):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 240
     while not (tmp_path / "steps.jsonl").exists():
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < limit
@@ -412,7 +412,7 @@ def test_a_signal_that_ends_processes_before_their_first_step_stops_the_run(supe
     assert widths_of(tmp_path) == [1] * 3
 
 
-def assert_gone(processes, timeout_s=10):
+def assert_gone(processes, timeout_s=240):
     _, alive = psutil.wait_procs(processes, timeout_s)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
@@ -421,7 +421,7 @@ def assert_gone(processes, timeout_s=10):
 def test_a_signal_reaches_rank_0_which_stops_after_its_step(tmp_path, number):
     process, children = started(tmp_path, {})
     process.send_signal(number)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=240)
     assert "stopping after this step" in output
     assert "ended False" in output
     assert_gone(children)
@@ -446,14 +446,14 @@ def test_a_signal_while_a_training_process_still_loads_leaves_no_trace_on_the_te
 
 def test_a_second_signal_ends_all_at_once(tmp_path):
     process, children = started(tmp_path, {}, fault(2, 0, "later", "hang"))
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 240
     while not (tmp_path / "fault-0").exists():
         assert time.monotonic() < limit
         time.sleep(0.005)
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=240)
     assert "KeyboardInterrupt" in output
     assert_gone(children)
 
@@ -463,7 +463,7 @@ def test_when_the_supervisor_is_killed_no_process_is_left(tmp_path, when):
     # While they train, or while the ones that stood by are about to go on.
     plan = {} if when == "later" else {3: 3}
     process, children = started(tmp_path, plan, fault(2, 0, when, "supervisor"))
-    process.wait(20)
+    process.wait(240)
     assert process.returncode == -signal.SIGKILL
     assert_gone(children)
     steps = len(widths_of(tmp_path))

@@ -85,7 +85,7 @@ def test_a_policy_learns_how_long_an_accelerator_without_a_meter_takes(bench, to
         generation = bench.start(toys.work_of(batch, Stage.GENERATION))
         time.sleep(0.01)
         runtime.on_stage_end(generation)
-        limit_s = time.monotonic() + 10  # until its readings are in, which hold no figure
+        limit_s = time.monotonic() + 240  # until its readings are in, which hold no figure
         while sum(t.count for t in runtime.edi.times()) < 2 * iteration:
             assert time.monotonic() < limit_s
             time.sleep(0.01)
@@ -134,7 +134,7 @@ def test_a_gpu_in_the_card_s_place_is_charged_its_own_joules(
     data = {**toys.make_config().model_dump(), **table}
     runtime = bench.build(Config.model_validate(data))
     runtime.start()
-    limit_s = time.monotonic() + 60
+    limit_s = time.monotonic() + 240
     while runtime.totals().drawn_j is None:  # until all devices are read
         assert time.monotonic() < limit_s
         time.sleep(0.05)

@@ -123,7 +123,7 @@ def test_a_fault_costs_only_its_rows_and_is_recorded(
     batches = [toys.make_batch(4, seed=i) for i in range(3)]
     healthy = [toys.answer(b, stage).values for b in batches]
     values = [bench.step(1, batches[0], stage), bench.step(2, batches[1], stage)]
-    limit_s = time.monotonic() + 5
+    limit_s = time.monotonic() + 240
     while not runtime._scheduler._lanes[stage].available and time.monotonic() < limit_s:
         time.sleep(0.01)
     values.append(bench.step(3, batches[2], stage))
@@ -344,7 +344,7 @@ def test_the_queue_counts_what_was_sent_and_not_joined(bench, toys, use_engines)
     reward = bench.start(toys.work_of(batch))
     assert runtime.submit(reward, lambda: batch)
     pending = runtime._scheduler._pending[reward.stage.serial]
-    assert pending.answered.wait(5)
+    assert pending.answered.wait(240)
     assert queue(Stage.REFERENCE) == 1
     join(runtime, reward, bench.exact(batch))
     assert queue(Stage.REFERENCE) == 0
@@ -438,7 +438,7 @@ def test_modelled_energy_is_settled_when_the_samples_are_in(bench, toys, use_eng
     data["telemetry"]["gpu"] = {"type": "modelled", "interval_s": 0.05}
     runtime = bench.build(Config.model_validate(data), stages=())
     runtime.start()
-    limit_s = time.monotonic() + 5
+    limit_s = time.monotonic() + 240
     while runtime._monitor.sampler.smoothed("cpu0").power_w is None and time.monotonic() < limit_s:
         time.sleep(0.02)
     bench.iteration = runtime.begin_iteration(1)

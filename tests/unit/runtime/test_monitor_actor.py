@@ -66,7 +66,7 @@ def told(actor):
     return {result.iteration for _, result in actor.news("", 0).settled}
 
 
-def until(condition, limit_s=20.0):
+def until(condition, limit_s=240.0):
     limit_s += time.monotonic()
     while not condition():
         assert time.monotonic() < limit_s

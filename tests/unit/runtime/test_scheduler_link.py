@@ -316,7 +316,7 @@ def test_to_tell_does_not_wait_for_a_call_of_ray_that_hangs(actor, make):
     sent = actor.notes.remote
 
     def hang(*args):
-        gate.wait(10)
+        gate.wait(240)
         return sent(*args)
 
     actor.notes.remote = hang
@@ -324,7 +324,7 @@ def test_to_tell_does_not_wait_for_a_call_of_ray_that_hangs(actor, make):
     time.sleep(0.05)
     started_s = time.monotonic()
     tell(one, *range(1, 101))
-    assert time.monotonic() - started_s < 5.0
+    assert time.monotonic() - started_s < 120.0
     gate.set()
     wait_until(lambda: len(actor.told()) == 101)
 
@@ -387,7 +387,7 @@ def actor_with(ledger, cut):
     return actor
 
 
-def wait_until(condition, limit_s=10.0):
+def wait_until(condition, limit_s=240.0):
     limit_s += time.monotonic()
     while not condition():
         assert time.monotonic() < limit_s

@@ -105,7 +105,7 @@ async def test_a_body_counts_until_it_is_parsed_and_parsing_holds_up_nobody():
         def slow(body):
             if len(body) == size:
                 begun.append(threading.current_thread())
-                assert gate.wait(30)
+                assert gate.wait(240)
             return parse(body)
 
         service._parser.parse = slow
@@ -202,7 +202,7 @@ async def test_idle_connections_do_not_hold_up_the_end():
         opened[1][1].write(b"POST /v1/re")
         await opened[1][1].drain()
         runner.stop()
-        ended = await asyncio.wait_for(task, 20)
+        ended = await asyncio.wait_for(task, 120)
         assert (ended.n_abandoned, ended.forced) == (0, False)
         for reader, writer in opened:
             assert await closed(reader)
@@ -223,7 +223,7 @@ def test_a_forced_end_says_how_many_were_abandoned(by):
                 await asyncio.sleep(0.05)
                 assert not task.done()
                 runner.stop()
-            ended = await asyncio.wait_for(task, 20)
+            ended = await asyncio.wait_for(task, 120)
             assert (ended.n_abandoned, ended.forced) == (3, True)
             ends = await asyncio.gather(*asked, return_exceptions=True)
             assert all(isinstance(end, (OSError, EOFError)) for end in ends)
@@ -245,6 +245,6 @@ async def test_a_defect_ends_the_service_and_every_client_hears_of_it():
         assert [(status, data["error"]) for status, data in answers] == [
             (503, "the service has stopped")
         ] * 3
-        ended = await asyncio.wait_for(task, 20)
+        ended = await asyncio.wait_for(task, 120)
         assert ended.failure.startswith("KeyError: 'a defect' (test_serve_server.py:")
         assert (ended.n_failed, ended.n_abandoned, ended.forced) == (3, 0, False)

@@ -269,14 +269,14 @@ def descendants(process):
 
 def test_the_command_prints_the_table_in_80_columns(toy, tmp_path):
     process = started(tmp_path)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert "gpu_only" in out
     assert "learned" in out
     assert max(map(len, out.splitlines())) <= 80
     # The same folder again runs nothing, and prints what there is.
     other = command(tmp_path, "--out", "b", "--csv")
-    out, err = other.communicate(timeout=120)
+    out, err = other.communicate(timeout=240)
     assert other.returncode == 0, err
     assert "run 1 of" not in err
     assert len(out.splitlines()) == 7
@@ -289,7 +289,7 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
     children = descendants(process)
     assert children
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (130, "")
     assert "go on with: ecorl bench tokens-per-joule --out b" in err.replace("\n", " ")
     assert "Traceback" not in err
@@ -298,7 +298,7 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
     assert read_folder(BenchFolder(tmp_path / "b")).runs[0].missing == ""
     kept = begun(folder, "gpu_only", 1)
     again = command(tmp_path, "--out", "b")
-    out, err = again.communicate(timeout=120)
+    out, err = again.communicate(timeout=240)
     assert again.returncode == 0, err
     assert [r.missing for r in read_folder(BenchFolder(tmp_path / "b")).runs] == [""] * 6
     assert begun(folder, "gpu_only", 1) == kept
@@ -309,11 +309,11 @@ def test_two_sessions_at_one_folder_are_refused(toy, tmp_path):
     folder = BenchFolder(tmp_path / "b")
     wait_for(lambda: folder.run_dir("gpu_only", 1).exists())
     other = command(tmp_path, "--out", "b")
-    _, err = other.communicate(timeout=60)
+    _, err = other.communicate(timeout=240)
     assert other.returncode == 2
     assert "another process is at this benchmark" in err
     assert len(err.strip().splitlines()) == 1
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
 
 
@@ -352,7 +352,7 @@ def test_a_benchmark_that_is_killed_leaves_no_process(toy, tmp_path):
 )
 def test_a_bad_flag_is_one_line_and_exit_code_2(toy, tmp_path, words, told):
     process = command(tmp_path, *words)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (2, "")
     assert len(err.strip().splitlines()) == 1, err
     assert told in err
@@ -362,7 +362,7 @@ def test_a_bad_flag_is_one_line_and_exit_code_2(toy, tmp_path, words, told):
 def test_another_config_for_the_same_folder_is_refused(toy, tmp_path):
     assert started(tmp_path).wait(120) == 0
     process = started(tmp_path, "--set", "trainer.beta=0.5")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 2
     assert "another config" in err
     assert len(err.strip().splitlines()) == 1

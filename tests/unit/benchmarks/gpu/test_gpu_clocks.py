@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -48,7 +47,7 @@ def by_id(figures):
     return {f.id.removeprefix("gpu_clocks."): f for f in figures}
 
 
-def rehearsal(folder, seconds=60.0):
+def rehearsal(folder, seconds=600.0):
     return Setting(folder, time.monotonic() + seconds, is_rehearsal=True)
 
 
@@ -196,7 +195,7 @@ def cuda(one_gpu, monkeypatch):
     return fake
 
 
-def on_gpu(folder, seconds=60.0):
+def on_gpu(folder, seconds=600.0):
     return by_id(measure(GpuSetting(folder, time.monotonic() + seconds))[1])
 
 
@@ -253,8 +252,14 @@ def test_memory_that_runs_out_costs_one_load(cuda, tmp_path, monkeypatch):
 
 
 def test_work_that_never_ends_ends_the_part(cuda, tmp_path, monkeypatch):
+    decode_and_parts = clocks.large_model
+
+    def stuck_from_here_on(bench):
+        cuda.is_stuck = True
+        decode_and_parts(bench)
+
     monkeypatch.setattr(generation, "PATIENCE_S", 0.05)
-    threading.Timer(1.5, lambda: setattr(cuda, "is_stuck", True)).start()
+    monkeypatch.setattr(clocks, "large_model", stuck_from_here_on)
     found = on_gpu(tmp_path)
     assert found["stages.reward.b2x32.power_w"].value > 0
     assert "DriverTimeout" in found["part.quarter.b2.power_w"].note

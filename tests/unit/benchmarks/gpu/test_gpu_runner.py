@@ -49,10 +49,10 @@ if does == "import":
     result["grandchild"] = subprocess.check_output([sys.executable, "-P", "-c", code], text=True)
 if does == "hang":
     (folder / (".gpu_" + given.name + ".json.1a2b.part")).write_text("half")
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
                              start_new_session=True)
     Path(os.environ["RUN_LIST"]).with_name("pids").write_text(f"{os.getpid()} {child.pid}")
-    time.sleep(60)
+    time.sleep(600)
 if does == "lose":
     control = Path(os.environ["ECORL_FAKE_NVML_CONTROL"])
     control.write_text("devices 1\\nerror nvmlDeviceGetPowerUsage 15\\n"
@@ -289,7 +289,7 @@ def test_it_can_be_stopped(one_gpu, run, monkeypatch, tmp_path, number, code):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=240)
     assert process.returncode == code
     assert "a               stopped" in out
     assert not any(map(is_alive, pids(tmp_path)))

@@ -20,7 +20,7 @@ PERIOD_S = 0.004
 @pytest.fixture
 def measured(one_gpu, tmp_path):
     one_gpu.set("devices 1", f"period_ms {1e3 * PERIOD_S}", "refresh_ms 0")
-    setting = Setting(tmp_path, time.monotonic() + 30.0, is_rehearsal=True)
+    setting = Setting(tmp_path, time.monotonic() + 600.0, is_rehearsal=True)
     config, figures = sampling.measure(setting)
     return config, {f.id: f for f in figures}
 

@@ -70,7 +70,7 @@ def cpu_s(process):
     return times.user + times.system
 
 
-def awaited(condition, limit_s=20.0):
+def awaited(condition, limit_s=240.0):
     end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s

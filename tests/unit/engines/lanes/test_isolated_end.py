@@ -139,7 +139,7 @@ SCRIPT = """
     token = int(sys.argv[2])
     future = engine.submit(ScoreBatch(("a",), (np.array([token]),), (1,)))
     if token < 9000:
-        future.result(10)
+        future.result(240)
     print(engine.pid, flush=True)
     if sys.argv[1] == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -160,10 +160,10 @@ def test_it_dies_with_its_parent(toy_path, tmp_path, end, token, code):
         env=os.environ | {"PYTHONPATH": f"{REPO}{os.pathsep}{toy_path}"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=240,
         check=False,
     )
     assert done.returncode == code, done.stderr
     # One line and no more: what the engine prints goes to standard error.
     (line,) = done.stdout.splitlines()
-    assert until(lambda: not alive(int(line)), 5.0)
+    assert until(lambda: not alive(int(line)), 240.0)

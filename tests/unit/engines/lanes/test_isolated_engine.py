@@ -29,7 +29,7 @@ def test_answers_as_the_engine_itself_does(make_batch):
         assert (engine.name, engine.device, engine.stage) == ("toy", "u55c", Stage.REWARD)
         assert engine.row_invariant is True
         assert engine.model.vocab_size == 10000
-        result = engine.submit(batch).result(10)
+        result = engine.submit(batch).result(240)
         assert result.sample_ids == batch.sample_ids
         np.testing.assert_allclose(result.values, [row.sum() / 100 for row in batch.token_ids])
         assert result.values.dtype == np.float32
@@ -55,7 +55,7 @@ def test_the_lane_keeps_its_order_and_shows_its_depth(make_rows):
         futures = [engine.submit(make_rows([n])) for n in range(20)]
         for n, future in enumerate(futures):
             future.add_done_callback(lambda _, n=n: done.append(n))
-        assert [float(f.result(10).values[0]) for f in futures] == pytest.approx(
+        assert [float(f.result(240).values[0]) for f in futures] == pytest.approx(
             [n / 100 for n in range(20)]
         )
         assert until(lambda: len(done) == 20)
@@ -79,10 +79,10 @@ def test_a_hung_call_is_killed_and_the_next_works(make_rows):
         assert isinstance(future.exception(0), EngineTimeout)
         assert time.monotonic() - started < 2.0
         assert not engine.available
-        assert until(lambda: not alive(first), 5.0)
+        assert until(lambda: not alive(first), 240.0)
         assert engine.wait_available(10)
         assert engine.pid != first
-        assert float(engine.submit(make_rows([7])).result(10).values[0]) == pytest.approx(0.07)
+        assert float(engine.submit(make_rows([7])).result(240).values[0]) == pytest.approx(0.07)
 
 
 def test_blocking_calls_have_a_deadline(make_rows):
@@ -114,7 +114,7 @@ def test_a_failing_batch_fails_alone(make_rows, token, survives, text):
     with running() as engine:
         pid = engine.pid
         with pytest.raises(EngineError, match=text):
-            engine.submit(make_rows([token])).result(10)
+            engine.submit(make_rows([token])).result(240)
         assert engine.wait_available(10)
         assert (engine.pid == pid) is survives
         assert float(engine.score(make_rows([7])).values[0]) == pytest.approx(0.07)
@@ -131,7 +131,7 @@ def test_killed_from_outside_it_comes_back(make_rows, at_work):
         os.kill(pid, signal.SIGKILL)
         for future in futures:
             with pytest.raises(EngineCrashed, match="signal 9"):
-                future.result(5)
+                future.result(240)
         assert until(lambda: engine.pid not in (pid, None))
         assert engine.wait_available(10)
         assert float(engine.score(make_rows([7])).values[0]) == pytest.approx(0.07)
@@ -141,7 +141,7 @@ def test_while_it_restarts_a_batch_fails_at_once(make_rows):
     limits = HostLimits(start_s=30, call_s=10, backoff_s=30.0)
     with running(limits) as engine:
         with pytest.raises(EngineCrashed):
-            engine.submit(make_rows([EXIT])).result(10)
+            engine.submit(make_rows([EXIT])).result(240)
         assert until(lambda: not engine.available)
         started = time.monotonic()
         assert isinstance(engine.submit(make_rows([1])).exception(1), EngineCrashed)

@@ -37,7 +37,7 @@ def alive(pid):
         return False
 
 
-def until(condition, limit_s=5.0):
+def until(condition, limit_s=240.0):
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

@@ -21,6 +21,7 @@ from ecorl.runtime.local import LocalRuntime
 from ecorl.runtime.protocol import join
 from ecorl.runtime.training import FrozenModel, TrainingSide, this_node
 from ecorl.scheduler.tables import COLUMN
+from tests.fakes.grids import until
 
 TINY = ModelShape(1, 8, 16, 1, 1, 8, 64, 1_500, 1_000)
 N_ROWS, PROMPT = 8, 4
@@ -86,6 +87,9 @@ def ran(folder, monkeypatch, n_iterations, gpu_power="modelled", placement=IN_TU
     with ledger:
         runtime = LocalRuntime(made, ledger, side)
         runtime.start()
+        if gpu_power != "null":
+            # The stages are so short that all could end before the instrument's first reading.
+            until(lambda: runtime.totals().drawn_j is not None)
         for iteration in range(1, n_iterations + 1):
             step(runtime, iteration)
         runtime.close()

@@ -20,7 +20,7 @@ from ecorl.runtime.control.grid_watch import GridWatch
 from ecorl.runtime.handles import RunTotals
 from tests.fakes.recordings import two, write
 
-LIMIT_S = 20.0
+LIMIT_S = 240.0
 SPEED = 36_000.0  # ten hours a second
 
 

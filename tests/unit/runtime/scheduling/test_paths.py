@@ -145,7 +145,7 @@ def test_the_cards_costs_reach_a_decision_from_the_second_execution_on(
     assert paths(0) == ()
     for batch in range(3):
         bench.step(batch + 1, toys.make_batch(4, seed=batch))
-        limit_s = time.monotonic() + 5
+        limit_s = time.monotonic() + 240
         while not paths(batch + 1) or paths(batch + 1)[-1].count <= batch:
             assert time.monotonic() < limit_s
             runtime._scheduler.settle()

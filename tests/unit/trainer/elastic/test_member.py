@@ -14,7 +14,7 @@ from ecorl.trainer.elastic.task import split_rows
 from tests.toy_task import ToyTask, order, together, undisturbed
 
 HOST = "127.0.0.1"
-GROUPS = GroupOptions(timeout_s=20.0)
+GROUPS = GroupOptions(timeout_s=120.0)
 PLACES = []
 
 

@@ -29,7 +29,7 @@ def place():
 
 def meet(place, members="ab", options=None):
     """The ends of a group in one process."""
-    spec, options = place.spec(members), options or GroupOptions(timeout_s=20.0)
+    spec, options = place.spec(members), options or GroupOptions(timeout_s=120.0)
     return together(
         *(lambda i=i: ProcessGroup(spec, i, options, HOST) for i in range(len(members)))
     )
@@ -167,7 +167,7 @@ def test_a_group_whose_members_do_not_come_is_not_made(place):
 
 
 def caches(place, members="ab"):
-    return [GroupCache(one, GroupOptions(timeout_s=20.0), HOST) for one in members]
+    return [GroupCache(one, GroupOptions(timeout_s=120.0), HOST) for one in members]
 
 
 def join(place, caches, members="ab", spec=None):

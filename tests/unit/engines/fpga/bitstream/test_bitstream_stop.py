@@ -22,11 +22,11 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 
 @pytest.mark.parametrize("sign", STOPS)
 def test_a_build_that_is_stopped_takes_its_tools_with_it(fake, make_request, sign):
-    fake.behave(sleep_s=60)
+    fake.behave(sleep_s=600)
     own = make_request("hw")
     process = _build_apart(fake, own)
     process.send_signal(sign)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode != 0
     if sign in (signal.SIGTERM, signal.SIGHUP):
         log = own.folder / "logs" / "link.log"
@@ -46,7 +46,7 @@ def test_tools_that_do_not_hear_are_killed(fake, make_request):
                            "t._PATIENCE_S = 0.5\n")  # fmt: skip
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)  # a second one changes nothing
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == 1
     assert not _running(str(own.folder))
 
@@ -59,7 +59,7 @@ def test_a_signal_that_is_ignored_stops_nothing(fake, make_request):
         fake, own, "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     )
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == 0
     assert own.product.exists()
 
@@ -72,7 +72,7 @@ def test_handlers_are_as_before_after_a_step(tmp_path):
     with pytest.raises(BuildError, match=r"^x failed: ERROR: x cannot be run: No such file"):
         run_step(["x"], tmp_path / "log", tmp_path)
     with pytest.raises(BuildError, match=r"^sh was stopped by SIGTERM; log: "):
-        run_step(["/bin/sh", "-c", f"kill {os.getpid()}; sleep 60"], tmp_path / "log", tmp_path)
+        run_step(["/bin/sh", "-c", f"kill {os.getpid()}; sleep 600"], tmp_path / "log", tmp_path)
     assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 
@@ -97,7 +97,7 @@ def _build_apart(fake: FakeVitis, own: BuildRequest, before: str = "") -> subpro
 
 
 def _until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -199,7 +199,7 @@ class Gemm:
         for i, value in enumerate((m, 20, 3), start=4):
             self.run.set(i, value)
         self.run.start()
-        self.run.wait(time.monotonic() + 60)
+        self.run.wait(time.monotonic() + 240)
         return int(self.c.download().view(np.int32)[0])
 
 

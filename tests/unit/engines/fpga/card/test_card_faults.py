@@ -44,7 +44,7 @@ def guarded(ask):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=240)
     assert found, "the cards do not answer"
     if isinstance(found[0], EngineError):
         raise found[0]

@@ -80,7 +80,7 @@ def test_two_processes_build_once(tree, tmp_path):
         )
         for _ in range(2)
     ]
-    outputs = [process.communicate(timeout=60)[0] for process in both]
+    outputs = [process.communicate(timeout=240)[0] for process in both]
     assert outputs[0] == outputs[1] != ""
     assert log.read_text().split() == ["compiled"]
 
