@@ -31,9 +31,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
-from benchmarks.studies.carbon.figures import carbon_figure
+from benchmarks.harness import Figure, FigureTable, Target, run_benchmark
 from benchmarks.studies.carbon.integration import integration_errors
 from benchmarks.studies.carbon.scores import (
     LEADS_H,
@@ -64,6 +62,8 @@ from ecorl.config import Config, validate_config
 from ecorl.control import Command
 from ecorl.ledger import LedgerReader
 from ecorl.loop import measure as measured_run
+
+FIGURES = FigureTable("carbon")
 
 SMALL = 0.05
 """Below this share a saving is called small. Invented."""
@@ -132,15 +132,18 @@ def integration_figure(n_intensities: int) -> Figure:
     """The larger error of both paths."""
     found = integration_errors(n_intensities)
     error = max(found["timeline"], found["ledger"])
-    return carbon_figure("integration_error", error, found, **found)
+    return FIGURES.figure("carbon.integration_error", error, found, **found)
 
 
 def pause_figure() -> Figure:
     """Whether standing still changes no bit."""
     found = train_paused()
     if not found["n_pauses"]:
-        return missing("carbon.pause_weights_equal", "1", "the training never had to wait")
-    return carbon_figure("pause_weights_equal", float(found["weights_equal"]), found, **found)
+        why = "the training never had to wait"
+        return FIGURES.figure("carbon.pause_weights_equal", None, why=why, judged=False)
+    return FIGURES.figure(
+        "carbon.pause_weights_equal", float(found["weights_equal"]), found, **found
+    )
 
 
 def train_paused() -> dict[str, Any]:
@@ -234,16 +237,17 @@ def grid_figures(name: str, series: Series, plan: Plan) -> list[Figure]:
 
 def missing_figures(name: str, why: str) -> list[Figure]:
     """The figures of a grid that cannot be made."""
-    return [
-        missing(f"carbon.{figure}_{name}", "1", why)
+    keys = [
+        f"carbon.{figure}_{{grid}}"
         for figure in ("forecast_mape24", "forecast_coverage", "wait_saving")
     ]
+    return FIGURES.all_missing(keys, why, judged=False, grid=name)
 
 
 def _mape_figure(grid: str, scores: ForecastScores) -> Figure:
     mape, strongest = scores.lead(24).mape, scores.strongest_rule
     if mape is None or strongest is None:
-        return carbon_figure("forecast_mape24_{grid}", None, grid=grid, why=_NO_VALUE)
+        return FIGURES.figure("carbon.forecast_mape24_{grid}", None, grid=grid, why=_NO_VALUE)
     rule, of_rule = strongest
     spread = {
         "n_origins": scores.n_origins,
@@ -252,14 +256,16 @@ def _mape_figure(grid: str, scores: ForecastScores) -> Figure:
         "less_than_strongest": 1.0 - mape / of_rule,
     }
     simple = ", ".join(f"{n} {100 * m:.1f} %" for n, m in scores.simple_mape24.items() if m)
-    return carbon_figure(
-        "forecast_mape24_{grid}", mape, spread, target=Target(high=of_rule), grid=grid,
+    return FIGURES.figure(
+        "carbon.forecast_mape24_{grid}", mape, spread, target=Target(high=of_rule), grid=grid,
         n_origins=scores.n_origins, rule=rule, simple=simple,
     )  # fmt: skip
 
 
 def _coverage_figure(grid: str, scores: ForecastScores) -> Figure:
-    coverages = {lead.lead_h: lead.coverage for lead in scores.leads}
+    key, coverages = "carbon.forecast_coverage_{grid}", {x.lead_h: x.coverage for x in scores.leads}
+    if coverages[24] is None:
+        return FIGURES.figure(key, None, grid=grid, why=_NO_VALUE)
     spread = {
         "n": scores.lead(24).n,
         "by_lead_h": coverages,
@@ -270,21 +276,19 @@ def _coverage_figure(grid: str, scores: ForecastScores) -> Figure:
         for lead_h, coverage in coverages.items()
         if lead_h != 24 and coverage is not None
     )
-    return carbon_figure(
-        "forecast_coverage_{grid}", coverages[24], spread, grid=grid, others=others, why=_NO_VALUE
-    )
+    return FIGURES.figure(key, coverages[24], spread, grid=grid, others=others)
 
 
 def _saving_figure(grid: str, savings: Savings | None) -> Figure:
-    key = "wait_saving_{grid}"
+    key = "carbon.wait_saving_{grid}"
     if savings is None:
-        return carbon_figure(key, None, grid=grid, why="values are missing at all start times")
+        return FIGURES.figure(key, None, grid=grid, why="values are missing at all start times")
     saved, bound = savings.by_rule[START], savings.by_rule[BEST_START]
     between = "without an interval: too few weeks"
     if saved.interval_95 is not None:
         low, high = (100 * end for end in saved.interval_95)
         between = f"95 % interval {low:.1f} to {high:.1f} %, weeks redrawn"
-    return carbon_figure(
+    return FIGURES.figure(
         key,
         saved.share,
         asdict(savings) | {"interval_95": saved.interval_95},

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, missing
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from benchmarks.studies.carbon.control.grid_study import PEER, GridStudy, study_grid
 from benchmarks.studies.carbon.control.harder import harder_cases, marginal_series
 from benchmarks.studies.carbon.control.scenario import (
@@ -35,7 +34,6 @@ from benchmarks.studies.carbon.control.scenario import (
     filled,
     regrets,
 )
-from benchmarks.studies.carbon.figures import carbon_figure
 from benchmarks.studies.carbon.traces import (
     KNOWN_GRIDS,
     WHY_MISSING,
@@ -53,6 +51,8 @@ from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import Training, play
 from ecorl.controllers.step import action_of, control_step
 
+FIGURES = FigureTable("carbon")
+
 BOX_S = 70.0
 """Time for all grids together, s."""
 
@@ -66,7 +66,7 @@ REGRETS = (
 )  # fmt: skip
 """Figures of a grid, beside savings."""
 
-_SAVING = "saving_vs_static_{gear}_{grid}_{slack}"
+_SAVING = "carbon.saving_vs_static_{gear}_{grid}_{slack}"
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure]]:
@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     if not grids:
         figures += [f for name in KNOWN_GRIDS for f in missing_figures(name, WHY_MISSING)]
     most = max(deficits, default=None)
-    figures.append(carbon_figure("token_deficit_max", most, why="nothing was played"))
+    figures.append(FIGURES.figure("carbon.token_deficit_max", most, why="nothing was played"))
     about = {name: _about(trace) for name, trace in grids.items()}
     return {"study": asdict(study), "traces": about}, figures
 
@@ -104,18 +104,18 @@ def grid_figures(grid: str, found: GridStudy) -> list[Figure]:
     return [
         _history_figure(grid, found),
         _late_figure(grid, found.late),
-        _regret("regret_{grid}_forecast96", grid, found.forecast, n_left_out=left),
-        carbon_figure(
-            "capture_{grid}_history", found.history.captured,
-            {"n_starts": len(found.history.runs)}, grid=grid, has_target=not left,
+        _regret("carbon.regret_{grid}_forecast96", grid, found.forecast, n_left_out=left),
+        FIGURES.figure(
+            "carbon.capture_{grid}_history", found.history.captured,
+            {"n_starts": len(found.history.runs)}, grid=grid, judged=not left,
         ),
         _peer_figure(grid, found),
-        _regret("paper_dual_regret_{grid}", grid, found.beside["dual"]),
+        _regret("carbon.paper_dual_regret_{grid}", grid, found.beside["dual"]),
         _regret(
-            "paper_softq_regret_{grid}", grid, found.beside[SOFT_Q_PRINTED],
+            "carbon.paper_softq_regret_{grid}", grid, found.beside[SOFT_Q_PRINTED],
             soft_q_all=found.soft_q_all,
         ),
-        carbon_figure("static_fp8_regret_{grid}", found.race, grid=grid),
+        FIGURES.figure("carbon.static_fp8_regret_{grid}", found.race, grid=grid),
         *(one for slack in SLACKS for one in _saving_figures(grid, slack, found)),
     ]  # fmt: skip
 
@@ -126,9 +126,9 @@ def harder_figures(grid: str, study: Study, trace: GridTrace) -> list[Figure]:
     hourly, days = study.hourly(series), study.starts(series)
     found = harder_cases(hourly, series, days, marginal_series(trace))
     carl = regrets("carl", cases(hourly, series, days), series)
-    return [_regret("carl_regret_{grid}", grid, carl)] + [
-        carbon_figure(
-            "harder_{case}_{grid}", one.regrets.mean,
+    return [_regret("carbon.carl_regret_{grid}", grid, carl)] + [
+        FIGURES.figure(
+            "carbon.harder_{case}_{grid}", one.regrets.mean,
             {"by_start_day": one.regrets.by_day, "race": one.race, "saved_against_race": one.saved},
             grid=grid, case=case, one=one, n=len(one.regrets.runs),
         )
@@ -141,7 +141,7 @@ def _history_figure(grid: str, found: GridStudy) -> Figure:
     others = sorted(beside.items(), key=lambda item: item[1])
     best, least = others[0]
     return _regret(
-        "regret_{grid}_history",
+        "carbon.regret_{grid}_history",
         grid,
         found.history,
         {"beside": beside, "history_60": found.history_60.by_day},
@@ -153,10 +153,10 @@ def _history_figure(grid: str, found: GridStudy) -> Figure:
 
 
 def _late_figure(grid: str, late: Regrets | None) -> Figure:
-    key = "regret_{grid}_history_h2"
+    key = "carbon.regret_{grid}_history_h2"
     if late is None:
         why = "the recording ends before a start in July"
-        return carbon_figure(key, None, grid=grid, why=why)
+        return FIGURES.figure(key, None, grid=grid, why=why)
     tuned = ", none of which the controller was tuned on"
     return _regret(
         key, grid, late, tuned="; this grid was tuned on all year" if grid == "BPAT" else tuned
@@ -171,7 +171,7 @@ def _peer_figure(grid: str, found: GridStudy) -> Figure:
     if (ends := bootstrap_interval(less, of_mean=True)) is not None:
         between = f" ({ends[0]:.2f} to {ends[1]:.2f}, 95 % by bootstrap)"
     return _regret(
-        "carbonscaler_regret_{grid}", grid, peer, {"less_by_points": less},
+        "carbon.carbonscaler_regret_{grid}", grid, peer, {"less_by_points": less},
         less=float(np.mean(less)), between=between,
     )  # fmt: skip
 
@@ -193,7 +193,7 @@ def _saving_figures(grid: str, slack: str, found: GridStudy) -> list[Figure]:
             f"of static BF16" for gain, one in found.by_gain.items()
         )  # fmt: skip
     return [
-        carbon_figure(
+        FIGURES.figure(
             _SAVING, value, asdict(s), grid=grid, gear=gear, slack=slack, s=s, split=split,
             late=late, gains=gains, epochs=epochs,
         )
@@ -222,10 +222,8 @@ def _regret(
         **(more or {}),
     }
     # The targets are of all nine starts, which differ from each other tenfold.
-    has_target = not n_left_out
-    return carbon_figure(
-        key, found.mean, spread, has_target=has_target, grid=grid, mean=mean, **words
-    )
+    judged = not n_left_out
+    return FIGURES.figure(key, found.mean, spread, judged=judged, grid=grid, mean=mean, **words)
 
 
 def speed_figures(quick: bool) -> list[Figure]:
@@ -233,9 +231,9 @@ def speed_figures(quick: bool) -> list[Figure]:
     times = decision_times(days=1.0 if quick else 4.0)
     lp_s, year = lp_seconds(2 if quick else 5), year_seconds(30 if quick else 365)
     return [
-        carbon_figure("decision_ms", times["median_ms"], times, **times),
-        carbon_figure("lp_30d_s", lp_s[len(lp_s) // 2], {"all": lp_s}),
-        carbon_figure("year_s", year["seconds"], year, **year),
+        FIGURES.figure("carbon.decision_ms", times["median_ms"], times, **times),
+        FIGURES.figure("carbon.lp_30d_s", lp_s[len(lp_s) // 2], {"all": lp_s}),
+        FIGURES.figure("carbon.year_s", year["seconds"], year, **year),
     ]
 
 
@@ -319,9 +317,13 @@ def year_seconds(days: int = 365) -> dict[str, Any]:
 
 def missing_figures(grid: str, why: str) -> list[Figure]:
     """The figures of a grid that cannot be made."""
-    ids = [one.format(grid=grid) for one in REGRETS]
-    ids += [_SAVING.format(grid=grid, gear=g, slack=s) for s in SLACKS for g in ("fp8", "bf16")]
-    return [missing(f"carbon.{id}", "1", why) for id in ids]
+    savings = [
+        FIGURES.figure(_SAVING, None, why=why, grid=grid, gear=gear, slack=slack)
+        for slack in SLACKS
+        for gear in ("fp8", "bf16")
+    ]
+    keys = [f"carbon.{name}" for name in REGRETS]
+    return FIGURES.all_missing(keys, why, judged=False, grid=grid) + savings
 
 
 def _about(trace: GridTrace) -> dict[str, object]:

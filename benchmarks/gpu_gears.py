@@ -28,8 +28,7 @@ from benchmarks.gpu.loads.llama import Llama
 from benchmarks.gpu.loads.stages import TrainingStep, adamw
 from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing.meter import EnergyMeter, Window, power_figure, window_facts
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, missing, over, repeated
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from ecorl.control import Gear
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError
@@ -38,6 +37,7 @@ from ecorl.trainer.gears.formats import computes_fp8, supported
 from ecorl.trainer.gears.geared_model import GearedModel
 
 BENCHMARK = "gpu_gears"
+FIGURES, OF_LOAD = FigureTable(BENCHMARK), "gpu_gears.{load.name}.{gear}."
 SIZE = "1b"
 REPETITIONS, LENGTH_S, QUICK_LENGTH_S = 3, 3.0, 1.0
 SHAPES = ((8, 512), (16, 1024))
@@ -83,8 +83,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         length_s = QUICK_LENGTH_S if options.quick else LENGTH_S
         shapes = SHAPES[:1] if options.quick else SHAPES
         torch.empty(1, device=device)
-        idle = power_figure(f"{BENCHMARK}.idle_before_w", meter.idle(length_s),
-                            "a CUDA context is there, nothing runs")  # fmt: skip
+        idle = power_figure(FIGURES, "gpu_gears.idle_before_w", meter.idle(length_s))
         measured: list[tuple[GearLoad, list[Window]]] = []
 
         def take(load: GearLoad, call: Call) -> None:
@@ -258,25 +257,20 @@ def gear_figures(measured: Sequence[tuple[GearLoad, Sequence[Window]]]) -> list[
     figures, base = list[Figure](), Gear.BF16
     bases = {load.name: windows for load, windows in measured if load.gear is base}
     for load, windows in measured:
-        stem = f"{BENCHMARK}.{load.name}.{load.gear.lower()}"
+        words = {"load": load, "gear": load.gear.lower()}
         call_s, call_j = _per_call(windows)
         per_token = [None if j is None else j / load.n_tokens for j in call_j]
         figures += [
-            repeated(f"{stem}.call_s", call_s, "s", f"{load.how}; one call"),
-            repeated(f"{stem}.j_per_token", per_token, "J/token", load.how),
-            repeated(f"{stem}.power_w", [w.power_w for w in windows], "W", load.how),
+            FIGURES.median(OF_LOAD + "call_s", call_s, words=words),
+            FIGURES.median(OF_LOAD + "j_per_token", per_token, words=words),
+            FIGURES.median(OF_LOAD + "power_w", [w.power_w for w in windows], words=words),
         ]
         if load.gear is base or load.name not in bases:
             continue
         base_s, base_j = _per_call(bases[load.name])
-        note = f"{load.how}; {load.gear} over {base}, repetition by repetition"
-        times = [over(a, b) for a, b in zip(call_s, base_s, strict=True)]
-        energies = [over(a, b) for a, b in zip(call_j, base_j, strict=True)]
         figures += [
-            repeated(f"{stem}.time_ratio", times, "1", note),
-            missing(f"{stem}.energy_ratio", "1", "an energy is not known")
-            if None in energies
-            else repeated(f"{stem}.energy_ratio", energies, "1", note),
+            FIGURES.ratio(OF_LOAD + "time_ratio", call_s, base_s, words=words),
+            FIGURES.ratio(OF_LOAD + "energy_ratio", call_j, base_j, words=words),
         ]
     return figures
 

@@ -29,9 +29,8 @@ from benchmarks.gpu.loads.stages import FULL, QUICK, TrainingStep, longest, rand
 from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing.meter import EnergyMeter
 from benchmarks.gpu.sensing.traces import counted_energy
-from benchmarks.gpu.stage_table import BENCHMARK, SIZE, StageTable
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, over, repeated, repeated_all
+from benchmarks.gpu.stage_table import BENCHMARK, FIGURES, SIZE, StageTable
+from benchmarks.harness import Figure, run_benchmark
 from ecorl.config import Config, NvmlSourceConfig, TelemetryConfig
 from ecorl.devices.llama import model_shape
 from ecorl.errors import MissingToolError
@@ -61,11 +60,11 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
         model = Llama(shape, n_most + 1, device=torch.device("cuda"), dtype=torch.bfloat16)
         error = step_error(model, random_tokens(model, 4, n_most), fused() if FUSES else EAGER)
         table = StageTable(meter, SIZE, shape, REPETITIONS, length_s)
-        table.idle("before", "a CUDA context and the model are there, nothing runs")
+        table.idle("before")
         for batch in batches:
             table.take(batch.loads(model, graphs=FUSES))
             torch.cuda.empty_cache()
-        table.idle("after", "the same after all stages")
+        table.idle("after")
         config, uuid = table.config(error), meter.device.uuid
     # Its sampler has ended: in the plain arm nothing of ecorl runs.
     return config, [*table.figures, *_attached(model, uuid, quick=options.quick)]
@@ -159,20 +158,21 @@ def attached_figures(
         found: its blocks by arm.
         n_steps: steps of a block.
     """
-    stem = f"{BENCHMARK}.attached.{name}"
-    pairs = list(zip(found[ATTACHED], found[PLAIN], strict=True))
-    ratios = {
-        "step_ratio": [over(a.wall_s, p.wall_s) for a, p in pairs],
-        "cpu_ratio": [over(a.cpu_s, p.cpu_s) for a, p in pairs],
-        "energy_ratio": [over(a.energy_j, p.energy_j) for a, p in pairs],
-    }
-    plain_s = [p.wall_s / n_steps for _, p in pairs]
-    extra_s = [(a.wall_s - p.wall_s) / n_steps for a, p in pairs]
-    note = f"attached over plain, blocks of {n_steps} steps in turns, median of the pairs"
+    stem, words = "gpu_stages.attached.{loop}.", {"loop": name, "n_steps": n_steps}
+    attached, plain = found[ATTACHED], found[PLAIN]
+    pairs_s = [(a.wall_s, p.wall_s) for a, p in zip(attached, plain, strict=True)]
     return [
-        repeated(f"{stem}.plain_step_s", plain_s, "s", "mean step of a plain block"),
-        repeated(f"{stem}.extra_s", extra_s, "s", "attached less plain, a step, by pairs"),
-        *repeated_all(stem, dict.fromkeys(ratios, "1"), ratios, note),
+        FIGURES.median(stem + "plain_step_s", [p / n_steps for _, p in pairs_s], words=words),
+        FIGURES.median(stem + "extra_s", [(a - p) / n_steps for a, p in pairs_s], words=words),
+        *(
+            FIGURES.ratio(
+                f"{stem}{kind}_ratio",
+                [getattr(block, of) for block in attached],
+                [getattr(block, of) for block in plain],
+                words=words,
+            )
+            for kind, of in (("step", "wall_s"), ("cpu", "cpu_s"), ("energy", "energy_j"))
+        ),
     ]
 
 

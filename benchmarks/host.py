@@ -16,15 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.engine import Workload, grpo_rows
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, missing
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from benchmarks.studies.card_host import HostRun, logprob_run, reward_run
 from benchmarks.studies.peers import ModelSize, make_lm_checkpoint, make_reward_checkpoint
 from ecorl.bench.stats import median, spread_of
 from ecorl.engines.fpga.card.opening import can_emulate
-from ecorl.records import Provenance
 
-EMULATED = Provenance.EMULATED
+FIGURES = FigureTable("host")
 NO_XRT = "XRT with its noop driver, or pybind11, is not on this machine"
 
 
@@ -49,8 +47,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
     work = SMALL if options.quick else FULL
     config: dict[str, object] = asdict(work)
     if not can_emulate():
-        return config, [missing(name, "1", NO_XRT)
-                        for name in ("host.xrt_noop_mismatches", "host.overlap_share")]  # fmt: skip
+        names = ("host.xrt_noop_mismatches", "host.overlap_share")
+        return config, FIGURES.all_missing(names, NO_XRT, judged=False)
     rows, counts = grpo_rows(
         Workload(work.size, work.n_rows, work.length, seed=work.seed), work.group, work.length // 2
     )
@@ -76,15 +74,10 @@ def _figures(runs: dict[str, HostRun]) -> list[Figure]:
         "groups": sum(run.n_groups for run in runs.values()),
     }
     return [
-        Figure("host.xrt_noop_mismatches", n_different, "1", EMULATED, {"n": n}, Target(high=0),
-               note="rewards and log-probs through XRT's noop driver whose bits differ from the "
-                    "C-simulation called directly"),
-        Figure("host.overlap_share", median(shares), "1", EMULATED, spread,
-               note="time of transfers that a running kernel covers whole, over that of all "
-                    "transfers; weights left out; kernels at the C-simulation's speed"),
-        Figure("host.faults", sum(run.n_faults for run in runs.values()), "1", EMULATED,
-               target=Target(high=0), note="groups that XRT or the host failed on"),
-    ]  # fmt: skip
+        FIGURES.figure("host.xrt_noop_mismatches", n_different, {"n": n}),
+        FIGURES.figure("host.overlap_share", median(shares), spread),
+        FIGURES.figure("host.faults", sum(run.n_faults for run in runs.values())),
+    ]
 
 
 if __name__ == "__main__":

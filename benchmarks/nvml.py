@@ -26,14 +26,14 @@ from benchmarks.gpu.run.parts import NO_CUDA
 from benchmarks.gpu.sensing import traces
 from benchmarks.gpu.sensing.meter import CpuShare, EnergyMeter, Window, power_figure, window_facts
 from benchmarks.gpu.sensing.tracer import COUNTER, LoadTrace, Tracer, readable
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import MEASURED, Figure, known, missing, repeated, single
+from benchmarks.harness import Figure, FigureTable, run_benchmark
+from benchmarks.harness.figures import known
 from ecorl.bench.stats import median, spread_of
 from ecorl.drivers.instruments import SCOPE_MEMORY, Instrument
 from ecorl.errors import MissingToolError
 from ecorl.telemetry.check import ReadingCheck
 
-BENCHMARK = "nvml"
+FIGURES = FigureTable("nvml")
 
 SAMPLER_HOLD, SAMPLER_COUNTER = "ecorl:hold", "ecorl:counter"
 """Names of a run's own figures beside the instruments'."""
@@ -107,26 +107,27 @@ def read_during(
     return tracer.trace
 
 
-def call_figures(trace: LoadTrace, arm: str, note: str) -> list[Figure]:
+def call_figures(trace: LoadTrace, arm: str, load: str) -> list[Figure]:
     """How long each call takes.
 
     Args:
         trace: with the time of each call.
         arm: of the ids, e.g. ``idle``.
-        note: what else was going on.
+        load: what else was going on.
     """
-    figures = []
+    figures, stem = [], "nvml.call_{arm}.{instrument}."
     for name, times in trace.call_s.items():
-        id, values = f"{BENCHMARK}.call_{arm}.{slug(name)}", list(times)
+        values, words = list(times), {"arm": arm, "instrument": slug(name), "load": load}
         if not values:
-            figures.append(missing(f"{id}.median_s", "s", f"no answer: {trace.errors[name]}"))
+            errors = trace.errors[name]
+            figures.append(FIGURES.figure(stem + "median_s", None, words=words, errors=errors))
             continue
         spread = {"n": len(values), **_ends(values), "max": max(values),
                   "errors": dict(trace.errors[name])}  # fmt: skip
         p99_s = traces.quantile(values, 0.99)
         figures += [
-            Figure(f"{id}.median_s", median(values), "s", MEASURED, spread, note=note),
-            Figure(f"{id}.p99_s", p99_s, "s", MEASURED, spread, note=note),
+            FIGURES.figure(stem + "median_s", median(values), spread, words=words),
+            FIGURES.figure(stem + "p99_s", p99_s, spread, words=words),
         ]
     return figures
 
@@ -141,18 +142,17 @@ def refresh_figures(trace: LoadTrace) -> list[Figure]:
     Args:
         trace: of readings far closer than that.
     """
-    figures = []
-    note = "median time between changes of the value, load of random bursts, polled all the time"
+    figures, key = [], "nvml.refresh.{instrument}_s"
     for name, points in trace.points.items():
-        id, intervals = f"{BENCHMARK}.refresh.{slug(name)}_s", traces.refresh_intervals(points)
+        intervals, instrument = traces.refresh_intervals(points), slug(name)
         if len(intervals) < 4:
-            figures.append(missing(id, "s", f"{len(intervals)} changes were seen"))
+            figures.append(FIGURES.figure(key, None, instrument=instrument, n=len(intervals)))
             continue
         polls = [b.t_s - a.t_s for a, b in pairwise(points)]
         spread = {"n": len(intervals), **_ends(intervals),
                   "mean_period_s": traces.refresh_period(points), "poll_s": median(polls),
                   "errors": dict(trace.errors[name])}  # fmt: skip
-        figures.append(Figure(id, median(intervals), "s", MEASURED, spread, note=note))
+        figures.append(FIGURES.figure(key, median(intervals), spread, instrument=instrument))
     return figures
 
 
@@ -175,12 +175,13 @@ def lag_figures(
             spans.append((time.monotonic() - 0.3 * length_s, *burner.steady(length_s)))
     figures = []
     for one in instruments:
-        id, points = f"{BENCHMARK}.lag.{slug(one)}", tracer.trace.points[str(one)]
+        stem, points = "nvml.lag.{instrument}.", tracer.trace.points[str(one)]
         seen = [step for span in spans if (step := traces.step_response(points, *span)) is not None]
-        note = "load switched on; until a tenth of the rise is shown"
-        figures.append(repeated(f"{id}.delay_s", [s.delay_s for s in seen], "s", note))
-        note = "load switched on; from a tenth to nine tenths of the rise"
-        figures.append(repeated(f"{id}.rise_s", [s.rise_s for s in seen], "s", note))
+        delays_s, rises_s = [s.delay_s for s in seen], [s.rise_s for s in seen]
+        figures += [
+            FIGURES.median(stem + "delay_s", delays_s, instrument=slug(one)),
+            FIGURES.median(stem + "rise_s", rises_s, instrument=slug(one)),
+        ]
     return figures
 
 
@@ -213,16 +214,18 @@ def length_figures(
         for span, check in found:
             for name, gap in _gaps(tracer.trace, instruments, meter, span, check).items():
                 gaps.setdefault(name, []).append(gap)
-        note = f"integral over counter minus 1, steady loads of {length_s:g} s, its window alone"
-        figures += [repeated(f"{BENCHMARK}.gap.{length_s:g}s.{slug(name)}", values, "1", note)
-                    for name, values in gaps.items()]  # fmt: skip
+        key = "nvml.gap.{length_s:g}s.{integral}"
+        figures += [
+            FIGURES.median(key, values, length_s=length_s, integral=slug(name))
+            for name, values in gaps.items()
+        ]
         for kind, values in (
             ("poll_s", known([check.poll_s for _, check in found])),
             ("refresh_s", known([check.refresh_s for _, check in found])),
         ):
             if values:
-                id = f"{BENCHMARK}.sampler.{length_s:g}s.{kind}"
-                figures.append(repeated(id, values, "s", "as a run's own check tells it"))
+                key = "nvml.sampler.{length_s:g}s.{kind}"
+                figures.append(FIGURES.median(key, values, length_s=length_s, kind=kind))
     return figures
 
 
@@ -292,27 +295,32 @@ def phase_figures(
                for i in instruments},
         }  # fmt: skip
         period = "own" if number == 0 else f"{1e3 * period_s:.0f}ms"
-        figures += [phase_figure(f"{BENCHMARK}.phase.{period}.{slug(name)}", energies_j, period_s)
-                    for name, energies_j in energies.items()]  # fmt: skip
+        figures += [
+            phase_figure(period, slug(name), energies_j, period_s)
+            for name, energies_j in energies.items()
+        ]
     return figures
 
 
-def phase_figure(id: str, energies_j: Sequence[float | None], period_s: float) -> Figure:
+def phase_figure(
+    period: str, instrument: str, energies_j: Sequence[float | None], period_s: float
+) -> Figure:
     """Worst error of a single phase of periodic work.
 
     Args:
-        id: of the figure.
+        period: its name in the id.
+        instrument: the same of the instrument.
         energies_j: that an instrument billed, one a phase, J; None where it could not be told.
         period_s: of the load, s.
     """
+    key, words = "nvml.phase.{period}.{instrument}", {"period": period, "instrument": instrument}
     kept = known(energies_j)
     if not kept or len(kept) < len(energies_j):
-        return missing(id, "1", "an energy of a phase is not known")
+        return FIGURES.figure(key, None, words=words)
     found = traces.deviations(kept)
     spread = {**spread_of(found), "by_phase": found, "period_s": period_s,
               "mean_j": sum(kept) / len(kept)}  # fmt: skip
-    note = "largest share by which a phase of the same bursts differs from the mean of all"
-    return Figure(id, max(map(abs, found)), "1", MEASURED, spread, note=note)
+    return FIGURES.figure(key, max(map(abs, found)), spread, words=words)
 
 
 def cpu_figures(meter: EnergyMeter, length_s: float, loaded: float | None) -> list[Figure]:
@@ -326,17 +334,12 @@ def cpu_figures(meter: EnergyMeter, length_s: float, loaded: float | None) -> li
     clock = CpuShare(meter.sampler.pid)
     receiver, sampler = _own_share(length_s), clock.share()
     meter.sampler.stop()
-    idle = "CPU time over wall-clock, of one core"
     return [
-        single(f"{BENCHMARK}.{name}", value, "1", f"{idle}: {note}",
-              why="the sampling process was not found")
-        for name, value, note in (
-            ("sampler_cpu_share", sampler, "the sampling process, every 0.1 s"),
-            ("sampler_cpu_share_loaded", loaded, "the same beside loads"),
-            ("receiver_cpu_share", receiver, "a process that only receives"),
-            ("nothing_cpu_share", _own_share(0.5 * length_s), "the same process without a sampler"),
-        )
-    ]  # fmt: skip
+        FIGURES.figure("nvml.sampler_cpu_share", sampler),
+        FIGURES.figure("nvml.sampler_cpu_share_loaded", loaded),
+        FIGURES.figure("nvml.receiver_cpu_share", receiver),
+        FIGURES.figure("nvml.nothing_cpu_share", _own_share(0.5 * length_s)),
+    ]
 
 
 def _own_share(length_s: float) -> float:
@@ -369,8 +372,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
             "mig_instances": len(meter.device.mig_uuids),
             "duty": plan.duty,
         }
-        note = "one reading of an idle GPU: the instrument answers"
-        figures = answer_figures(f"{BENCHMARK}.answers", answers, note)
+        figures = answer_figures(FIGURES, "nvml.answers.{instrument}_w", answers)
         figures += _measured(meter, instruments, plan, config, untouched)
     return config, figures
 
@@ -389,11 +391,11 @@ def _measured(
     burner.wait()
     with_context = meter.idle(plan.idle_s)
     alone = read_during(partial(time.sleep, plan.calls_s), uuid, instruments, is_costly=True)
-    figures = call_figures(alone, "idle", "GPU idle, polled all the time")
+    figures = call_figures(alone, "idle", "GPU idle")
     burner.calibrate()
     bursts = partial(burner.restless, plan.calls_s)
     loaded = read_during(bursts, uuid, instruments, is_costly=True)
-    figures += call_figures(loaded, "loaded", "GPU under random bursts, polled all the time")
+    figures += call_figures(loaded, "loaded", "GPU under random bursts")
     restless = read_during(partial(burner.restless, plan.restless_s), uuid, instruments)
     figures += refresh_figures(restless)
     figures += lag_figures(uuid, instruments, burner, plan.steps)
@@ -406,16 +408,17 @@ def _measured(
     beside_loads = clock.share()
     burner.steady(2.0 * plan.idle_s)
     idle = {
-        "before_context": (untouched, "no CUDA context of this process was ever there"),
-        "with_context": (with_context, "a CUDA context is there and nothing runs"),
-        "just_after_load": (meter.idle(plan.idle_s), "just after a steady load"),
-        "later": (meter.idle(2.0 * plan.idle_s), "some seconds after a steady load"),
+        "before_context": untouched,
+        "with_context": with_context,
+        "just_after_load": meter.idle(plan.idle_s),
+        "later": meter.idle(2.0 * plan.idle_s),
     }
-    config["idle"] = {name: window_facts([window]) for name, (window, _) in idle.items()}
-    figures += [power_figure(f"{BENCHMARK}.idle.{name}_w", window, note)
-                for name, (window, note) in idle.items()]  # fmt: skip
+    config["idle"] = {name: window_facts([window]) for name, window in idle.items()}
+    figures += [
+        power_figure(FIGURES, f"nvml.idle.{name}_w", window) for name, window in idle.items()
+    ]
     return figures + cpu_figures(meter, 2.0 * plan.idle_s, beside_loads)
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(BENCHMARK, measure))
+    sys.exit(run_benchmark("nvml", measure))

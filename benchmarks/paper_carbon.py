@@ -23,12 +23,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness.command import default_path, run_benchmark
-from benchmarks.harness.figures import Figure, missing
+from benchmarks.harness import Figure, run_benchmark
+from benchmarks.harness.command import default_path
 from benchmarks.studies.carbon.traces import WHY_MISSING, add_traces_option, recorded_grids
 from benchmarks.studies.papers.carbon_claims import CLAIMS, SOURCES
 from benchmarks.studies.papers.carbon_found import along_grids, without_grids
 from benchmarks.studies.papers.claims import (
+    FIGURES,
     Claim,
     ClaimTable,
     printed_words,
@@ -200,20 +201,22 @@ def figures(found: CarbonReport) -> list[Figure]:
         made += published(NAME, claim, "the source")
         made += _ours(claim, found)
         made += [
-            Figure(f"{NAME}.{claim.id}.grid_{name}", value, claim.unit, Provenance.REPLAYED,
-                   note=f"{claim.text}, {name}: {claim.why}")
+            FIGURES.figure("paper_carbon.{claim.id}.grid_{grid}", value, claim=claim, grid=name)
             for name, value in found.grids(claim).items()
-        ]  # fmt: skip
+        ]
     return made
 
 
 def _ours(claim: Claim, found: CarbonReport) -> list[Figure]:
-    id, value, need = f"{NAME}.{claim.id}.ours", found.ours.get(claim.id), claim.needs_training
+    key, value, need = (
+        "paper_carbon.{claim.id}.ours",
+        found.ours.get(claim.id),
+        claim.needs_training,
+    )
     if value is not None:
-        note = f"{claim.text}: {claim.why}"
-        return [Figure(id, value, claim.unit, _OURS[need], note=note)]
+        return [FIGURES.figure(key, value, provenance=_OURS[need], claim=claim)]
     why = claim.not_tested if found.is_untested(claim) else NOT_TRAINED.get(need)
-    return [missing(id, claim.unit, why)] if why else []
+    return [FIGURES.figure(key, None, why=why, claim=claim)] if why else []
 
 
 def document(found: CarbonReport, setting: str) -> list[str | ClaimTable]:

@@ -12,9 +12,9 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, missing
+from benchmarks.harness import Figure, run_benchmark
 from benchmarks.studies.papers.claims import (
+    FIGURES,
     Claim,
     ClaimTable,
     printed_words,
@@ -26,7 +26,6 @@ from benchmarks.studies.papers.scheduler_claims import CLAIMS, SLIPS
 from benchmarks.studies.papers.simulated import Outcome, Outcomes, simulate
 from benchmarks.studies.papers.systems import LEARNED, POLICIES, Passes, PolicyMaker, policy_maker
 from ecorl.bench.stats import spread_of
-from ecorl.records import Provenance
 from ecorl.sim.scenario import SimCalibration
 
 NAME = "paper_scheduler"
@@ -84,12 +83,10 @@ def figures(found: Report) -> list[Figure]:
 
 
 def _simulated(claim: Claim, calibration: str, outcome: Outcome) -> Figure:
-    id = f"paper.{claim.id}.{calibration}"
-    if outcome.value is None:
-        return missing(id, claim.unit, outcome.note)
     note = "; ".join(part for part in (claim.text, outcome.note, claim.why) if part)
     spread = spread_of(outcome.values) if len(outcome.values) > 1 else None
-    return Figure(id, outcome.value, claim.unit, Provenance.MODELLED, spread, note=note)
+    words = {"claim": claim, "calibration": calibration, "outcome": outcome, "note": note}
+    return FIGURES.figure("paper.{claim.id}.{calibration}", outcome.value, spread, words=words)
 
 
 def document(found: Report, setting: str) -> list[str | ClaimTable]:

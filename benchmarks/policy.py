@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -157,12 +157,10 @@ def gains(family: str, found: PolicyComparison) -> list[Figure]:
     }  # fmt: skip
     words = {"family": family, "best": best, "untuned": untuned, "n_rules": len(RULES)}
     id, beside = "policy.gain_vs_best_rule_{family}", {**asdict(over_untuned), "best_rule": untuned}
-    low = FIGURES.figure(f"{id}_low", gain.low, {"n": n}, words=words)
-    if family not in LEARNING:
-        low = replace(low, target=Target(low=LEAST_ELSEWHERE))
+    target = None if family in LEARNING else Target(low=LEAST_ELSEWHERE)
     return [
         FIGURES.figure(id, gain.mean, spread, words=words),
-        low,
+        FIGURES.figure(f"{id}_low", gain.low, {"n": n}, target=target, words=words),
         FIGURES.figure("policy.gain_vs_untuned_{family}", over_untuned.mean, beside, words=words),
     ]
 

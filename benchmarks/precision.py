@@ -17,7 +17,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -149,9 +149,9 @@ def _share(
     key: str, flips: FlipShare, target: Target | None, why: str | None = None, **words: object
 ) -> Figure:
     if why or flips.share is None or flips.interval is None:
-        return replace(FIGURES.figure(key, None, why=why, words=words), target=target)
+        return FIGURES.figure(key, None, why=why, target=target, words=words)
     spread = {"n": flips.n_pairs, "n_flips": flips.n_flips, "interval_95": list(flips.interval)}
-    return replace(FIGURES.figure(key, flips.share, spread, words=words), target=target)
+    return FIGURES.figure(key, flips.share, spread, target=target, words=words)
 
 
 # ---------------------------------------------------------------- variants

@@ -19,14 +19,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.gpu.sampling import Arm, errors_of, share_figure
+from benchmarks.gpu.sampling import Arm, errors_of
 from benchmarks.gpu.sensing.meter import CpuShare
-from benchmarks.harness.command import run_benchmark
-from benchmarks.harness.figures import Figure, Target, repeated
-from ecorl.records import Provenance
+from benchmarks.harness import Figure, FigureTable, run_benchmark
 from tests.fakes.nvml.fake_nvml import CONTROL, FakeNvml, build, true_energy_j
 
-EMULATED = Provenance.EMULATED
+FIGURES = FigureTable("sampler")
 
 POWER_CALLS = (
     "burn_us nvmlDeviceGetFieldValues 60 80 130",
@@ -42,7 +40,6 @@ one that answers at once, which is assumed."""
 WAVES_S = {"fast": 0.2, "slow": 3.1}
 """Periods of the load, s: four times shorter than a second, and some seconds as stages are."""
 
-LIMIT = {"slow": 0.01, "fast": 0.005}
 WINDOW_S, GAP_S = 5.0, 0.4
 KNOWN_S = 1.0
 """Time from a sampler's start until it knows whether the counter is slow, s."""
@@ -65,11 +62,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, object], list[Figure
                     clock = CpuShare(meter.sampler.pid)
                     time.sleep(share_s)
                     share = clock.share()
-                is_now = arm is Arm.NOW
-                figures.append(share_figure(
-                    f"sampler.{device}.{arm.value}.cpu_share", share,
-                    Target(high=LIMIT[device]) if is_now else None, EMULATED,
-                ))  # fmt: skip
+                key = "sampler.{device}.{arm}.cpu_share"
+                figures.append(FIGURES.figure(key, share, device=device, arm=arm.value))
             for wave, period_s in WAVES_S.items():
                 fake.set("devices 1", "refresh_ms 100", f"period_ms {1e3 * period_s}", *burns)
                 figures += _error_figures(f"{device}.wave_{wave}", period_s, n_windows)
@@ -91,7 +85,7 @@ def _fake(folder: Path) -> FakeNvml:
 def _error_figures(name: str, period_s: float, n_windows: int) -> list[Figure]:
     """Errors of both arms over the same windows, by the counter and by the integral."""
     chance = random.Random(0)
-    errors: dict[str, list[float | None]] = {}
+    errors: dict[tuple[str, str], list[float | None]] = {}
     with ExitStack() as stack:
         meters = {arm: stack.enter_context(arm.meter(lambda: None)) for arm in Arm}
         time.sleep(KNOWN_S)
@@ -104,11 +98,11 @@ def _error_figures(name: str, period_s: float, n_windows: int) -> list[Figure]:
             for arm, meter in meters.items():
                 for kind, error in errors_of(meter.energy(start_s, end_s), truth_j).items():
                     known = None if error is None else abs(error)
-                    errors.setdefault(f"{arm.value}.{kind}_error", []).append(known)
-    note = f"energy of {WINDOW_S:g} s against the truth, without its sign, median of the windows"
+                    errors.setdefault((arm.value, kind), []).append(known)
+    key, words = "sampler.{load}.{arm}.{kind}_error", {"load": name, "window_s": WINDOW_S}
     return [
-        repeated(f"sampler.{name}.{what}", values, "1", note, EMULATED)
-        for what, values in errors.items()
+        FIGURES.median(key, values, words=words, arm=arm, kind=kind)
+        for (arm, kind), values in errors.items()
     ]
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import TypeVar
@@ -27,14 +27,16 @@ from benchmarks.gpu.loads.generation import BUCKET, wait_patiently
 from benchmarks.gpu.loads.llama import Llama, fused
 from benchmarks.gpu.loads.stages import Batch, longest
 from benchmarks.gpu.run.setting import Measured, Setting, attempt, reason
-from benchmarks.gpu.sensing.limiters import LIMITERS, UNITS, Watch, window_values
+from benchmarks.gpu.sensing.limiters import LIMITERS, Watch, window_values
 from benchmarks.gpu.sensing.meter import EnergyMeter, window_facts
 from benchmarks.gpu.sensing.traces import quantile
-from benchmarks.harness.figures import Figure, missing_all, over, repeated, single
+from benchmarks.harness.figures import Figure, over
+from benchmarks.harness.table import FigureTable
 from ecorl.devices.llama import model_shape
 from ecorl.errors import DeviceLost, DriverTimeout, NotSupported
 
-BENCHMARK = "gpu_clocks"
+FIGURES, OF_LOAD = FigureTable("gpu_clocks"), "gpu_clocks.{load}."
+"""The table, and how the rows of a load begin."""
 
 T = TypeVar("T")
 
@@ -97,13 +99,8 @@ PARTS = {"half": 0.5, "quarter": 0.25, "three_quarters": 0.75}
 KERNEL_S = 50e-6
 """About how long a short kernel takes, s."""
 
-EXPONENT, PRODUCT = "time_over_clock_exponent", "product_time_over_full"
-
-EXPONENT_NOTE = (
-    "slope of the logarithm of a pass's time on that of the clock: -1 where all of it follows the "
-    "clock, 0 where nothing does; few readings of the clock a pass draw it towards 0, and passes "
-    "that follow each other are alike: the interval is too narrow"
-)
+EXPONENT = "gpu_clocks.passes.{load}.time_over_clock_exponent"
+PRODUCT = "gpu_clocks.part.{part}.product_time_over_full"
 
 
 class Bench:
@@ -141,16 +138,14 @@ class Bench:
         self._until_s = self._start_s + ENDS[section] * self._left_s
         self._tell(section)
 
-    def attempt(
-        self, name: str, units: Mapping[str, str], need_s: float, call: Callable[[], T]
-    ) -> T | None:
+    def attempt(self, stem: str, need_s: float, call: Callable[[], T], **words: object) -> T | None:
         """Measure something; where that does not work its figures are missing, with the reason.
 
         Args:
-            name: of what is measured, after the benchmark's.
-            units: of its figures, by their names after that.
+            stem: with which the rows of its figures begin.
             need_s: how long it takes, s.
             call: measures.
+            **words: fields of the rows' names.
 
         Returns:
             What `call` returns, or None.
@@ -166,7 +161,7 @@ class Bench:
             why = reason(error)
             if isinstance(error, DeviceLost | DriverTimeout):
                 self._over = why
-        self.figures += missing_all(f"{BENCHMARK}.{name}", units, why)
+        self.figures += FIGURES.all_missing(FIGURES.rows(stem), why, words=words)
         return None
 
     def take(self, name: str, make: Callable[[], passes.Load]) -> passes.Load | None:
@@ -179,10 +174,8 @@ class Bench:
         Returns:
             The load, or None where it was not measured.
         """
-        return self.attempt(
-            name, UNITS, self.plan.warm_up_s + self.plan.window_s + 1.0,
-            lambda: self._measured(name, make()),
-        )  # fmt: skip
+        need_s = self.plan.warm_up_s + self.plan.window_s + 1.0
+        return self.attempt(OF_LOAD, need_s, lambda: self._measured(name, make()), load=name)
 
     def _measured(self, name: str, load: passes.Load) -> passes.Load:
         with torch.cuda.stream(load.stream):
@@ -193,37 +186,17 @@ class Bench:
         why = "it was not told in this window"
         if self.watch.fault is not None:
             why = f"{why} ({type(self.watch.fault).__name__}: {self.watch.fault})"
-        for kind, unit in UNITS.items():
+        for kind, value in values.items():
             spread: dict[str, object] = {"window_s": window.time_s}
             if kind == "sm_clock_hz" and seen.clocks_hz:
                 spread |= {"n": len(seen.clocks_hz), "p10": quantile(seen.clocks_hz, 0.1),
                            "p90": quantile(seen.clocks_hz, 0.9)}  # fmt: skip
-            self.add(f"{name}.{kind}", values[kind], unit, load.how, spread, why)
+            told = None if value is None else spread
+            figure = FIGURES.figure(OF_LOAD + kind, value, told, why=why, load=name, how=load.how)
+            self.figures.append(figure)
         self.values[name] = values
         self.facts[name] = {"how": load.how, **window_facts([window]), **seen.facts()}
         return load
-
-    def add(
-        self,
-        name: str,
-        value: float | None,
-        unit: str,
-        note: str,
-        spread: Mapping[str, object] | None = None,
-        why: str = "it was not seen",
-    ) -> None:
-        """Keep a figure; without a value it is missing.
-
-        Args:
-            name: after the benchmark's.
-            value: of the figure.
-            unit: of the value.
-            note: what was measured.
-            spread: how it varied.
-            why: the reason for a missing one.
-        """
-        id = f"{BENCHMARK}.{name}"
-        self.figures.append(single(id, value, unit, note, why=why, spread=spread))
 
 
 def measure(setting: Setting) -> Measured:
@@ -275,7 +248,7 @@ def small_model(bench: Bench) -> None:
     for name in (names[0], names[2], f"decode.b{max(plan.batches)}"):
         load = loads[name]
         if load is None:
-            bench.add(f"passes.{name}.{EXPONENT}", None, "1", "", why="the stage was not measured")
+            bench.figures.append(FIGURES.figure(EXPONENT, None, load=name))
         else:
             fit_to_clock(bench, name, load)
 
@@ -322,10 +295,10 @@ def fit_to_clock(bench: Bench, name: str, load: passes.Load) -> None:
             points += passes.clock_and_time(load.call, run_s, bench.watch, bench.device)
         bench.facts[f"passes.{name}"] = {"clock_hz_and_time_s": points}
         slope, spread = passes.exponent(points)
-        bench.add(f"passes.{name}.{EXPONENT}", slope, "1", EXPONENT_NOTE, spread)
+        bench.figures.append(FIGURES.figure(EXPONENT, slope, spread, load=name))
 
     need_s = n_runs * (idle_s + run_s) + 0.3
-    bench.attempt(f"passes.{name}", {EXPONENT: "1"}, need_s, fitted)
+    bench.attempt(EXPONENT, need_s, fitted, load=name)
 
 
 def ramp(bench: Bench) -> None:
@@ -335,7 +308,6 @@ def ramp(bench: Bench) -> None:
         bench: that measures.
     """
     (n_ramps, idle_s, n_kernels), side = bench.plan.ramps, bench.plan.kernel_side
-    units = {"first_over_settled": "1", "settle_s": "s", "kernel_s": "s", "idle_sm_clock_hz": "Hz"}
 
     def measured() -> None:
         call, found = passes.short_kernel(side, KERNEL_S, bench.device), []
@@ -354,20 +326,18 @@ def ramp(bench: Bench) -> None:
         settle_s = [one.settle_s for one in found if one.settle_s is not None]
         never = f"{n_ramps - len(settle_s)} of {n_ramps} never did"
         rows = {
-            "first_over_settled": ([one.first_over_settled for one in found],
-                                   "median of the first ten over that of the last quarter"),
-            "settle_s": (settle_s, f"until they stay within 2 % of the last quarter; {never}"),
-            "kernel_s": ([one.settled_s for one in found], "median of the last quarter"),
-            "idle_sm_clock_hz": (clocks, "clock in the second half of the idle time"),
-        }  # fmt: skip
-        for kind, (values, note) in rows.items():
-            name, note = f"ramp.{kind}", f"{how}; {note}"
-            if values:
-                bench.figures.append(repeated(f"{BENCHMARK}.{name}", values, units[kind], note))
-            else:
-                bench.add(name, None, units[kind], "", why=note)
+            "first_over_settled": [one.first_over_settled for one in found],
+            "settle_s": settle_s,
+            "kernel_s": [one.settled_s for one in found],
+            "idle_sm_clock_hz": clocks,
+        }
+        bench.figures += [
+            FIGURES.median(f"gpu_clocks.ramp.{kind}", values, how=how, never=never)
+            for kind, values in rows.items()
+        ]
 
-    bench.attempt("ramp", units, n_ramps * (idle_s + 1.5 * n_kernels * KERNEL_S) + 0.5, measured)
+    need_s = n_ramps * (idle_s + 1.5 * n_kernels * KERNEL_S) + 0.5
+    bench.attempt("gpu_clocks.ramp.", need_s, measured)
 
 
 def large_model(bench: Bench) -> None:
@@ -403,10 +373,9 @@ def _part(bench: Bench, name: str, share: float) -> Callable[[], torch.cuda.Stre
 
     def compared() -> None:
         ratio = passes.product_s(stream()) / passes.product_s(torch.cuda.Stream())  # type: ignore[no-untyped-call]
-        note = "time of a large product on this part of the GPU over all of it; 1: it is no part"
-        bench.add(f"part.{name}.{PRODUCT}", ratio, "1", note)
+        bench.figures.append(FIGURES.figure(PRODUCT, ratio, part=name))
 
-    bench.attempt(f"part.{name}", {PRODUCT: "1"}, 2.0, compared)
+    bench.attempt(PRODUCT, 2.0, compared, part=name)
     return stream
 
 
@@ -414,5 +383,5 @@ def _compare(bench: Bench, name: str, full: str) -> None:
     """Energy and speed of a load on a part of the GPU over the same on all of it."""
     part, whole = bench.values.get(name, {}), bench.values.get(full, {})
     for kind in ("j_per_token", "tokens_per_s"):
-        ratio, why = over(part.get(kind), whole.get(kind)), "one of the two was not measured"
-        bench.add(f"{name}.{kind}_over_full", ratio, "1", f"{name} over {full}", why=why)
+        key, ratio = f"gpu_clocks.{{part}}.{kind}_over_full", over(part.get(kind), whole.get(kind))
+        bench.figures.append(FIGURES.figure(key, ratio, part=name, full=full))

@@ -20,14 +20,15 @@ from benchmarks.gpu.sensing.limiters import LIMITERS, ask, field, fields
 from benchmarks.gpu.sensing.meter import first_gpu
 from benchmarks.gpu.sensing.tracer import CANDIDATES, readable
 from benchmarks.gpu.sensing.traces import quantile
-from benchmarks.harness.figures import MEASURED, Figure, missing, missing_all
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.table import FigureTable
 from ecorl.bench.stats import median
 from ecorl.drivers.instruments import Instrument, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver
 from ecorl.errors import DriverError, NotSupported
 from ecorl.units import hertz_from_megahertz, joules_from_millijoules, watts_from_milliwatts
 
-BENCHMARK = "gpu_facts"
+FIGURES = FigureTable("gpu_facts")
 
 CALLS_S, TOY_CALLS_S = 0.35, 0.04
 """Time for which each NVML call is repeated, s."""
@@ -87,7 +88,7 @@ def measure(setting: Setting) -> Measured:
         device = first_gpu(driver)
         figures = [answered(*question) for question in _limits_and_clocks(device)]
         answers = readable(driver, device)
-        figures += answer_figures(f"{BENCHMARK}.power", answers, "one reading of an idle GPU")
+        figures += answer_figures(FIGURES, "gpu_facts.power.{instrument}_w", answers)
         figures += [answered(*question) for question in _counters(driver, device)]
         length_s = TOY_CALLS_S if setting.is_rehearsal else CALLS_S
         for name, call in nvml_calls(driver, device).items():
@@ -113,11 +114,17 @@ def answered(name: str, unit: str, note: str, question: Callable[[], float]) -> 
         note: what was asked.
         question: asks.
     """
-    id = f"{BENCHMARK}.{name}"
+    value, told = None, ""
     try:
-        return Figure(id, float(question()), unit, MEASURED, note=note)
+        value = float(question())
     except DriverError as error:
-        return missing(id, unit, f"{note}: it answers {type(error).__name__} ({error})")
+        told = _named(error)
+    words = {"name": name, "unit": unit, "note": note, "error": told}
+    return FIGURES.figure("gpu_facts.{name}", value, words=words)
+
+
+def _named(error: DriverError) -> str:
+    return f"{type(error).__name__} ({error})"
 
 
 def slug(name: object) -> str:
@@ -129,19 +136,21 @@ def slug(name: object) -> str:
     return re.sub(r"[^a-z0-9]+", "_", str(name).lower()).strip("_").removeprefix("nvml_")
 
 
-def answer_figures(stem: str, answers: Mapping[Instrument, float | str], note: str) -> list[Figure]:
+def answer_figures(
+    figures: FigureTable, key: str, answers: Mapping[Instrument, float | str]
+) -> list[Figure]:
     """Which instruments of power answer at all.
 
     Args:
-        stem: with which the ids begin.
+        figures: the table.
+        key: name of its row.
         answers: power, W, or the name of the error, by instrument.
-        note: what was read.
     """
     return [
-        missing(f"{stem}.{slug(instrument)}_w", "W", f"it answers {answer}")
-        if isinstance(answer, str)
-        else Figure(f"{stem}.{slug(instrument)}_w", answer, "W", MEASURED, note=note)
-        for instrument, answer in answers.items()
+        figures.figure(
+            key, None if isinstance(answer, str) else answer, instrument=slug(one), answer=answer
+        )
+        for one, answer in answers.items()
     ]
 
 
@@ -269,18 +278,17 @@ def call_figures(
         call: makes it.
         length_s: for how long it is repeated, s.
     """
-    stem, shares = f"{BENCHMARK}.call.{name}", {"median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-    units = {f"{kind}_s": "s" for kind in shares}
+    rows = FIGURES.rows("gpu_facts.call.")
     if not setting.has_room(length_s):
-        return missing_all(stem, units, "no time left")
+        return FIGURES.all_missing(rows, "no time left", call=name)
     try:
         times_s = _times_s(call, length_s)
     except DriverError as error:
-        return missing_all(stem, units, f"it answers {type(error).__name__} ({error})")
-    spread, note = {"n": len(times_s), "min": min(times_s)}, "one call, nothing runs on the GPU"
+        return FIGURES.all_missing(rows, f"it answers {_named(error)}", call=name)
+    spread = {"n": len(times_s), "min": min(times_s)}
     return [
-        Figure(f"{stem}.{kind}_s", quantile(times_s, share), "s", MEASURED, spread, note=note)
-        for kind, share in shares.items()
+        FIGURES.figure(row, quantile(times_s, share), spread, call=name)
+        for row, share in zip(rows, (0.5, 0.9, 0.99, 1.0), strict=True)
     ]
 
 

@@ -15,13 +15,11 @@ from benchmarks.gpu.run.setting import Measured, Setting
 from benchmarks.gpu.sensing.meter import CpuShare, EnergyMeter, Window, window_facts
 from benchmarks.gpu.sensing.tracer import COUNTER, Tracer
 from benchmarks.gpu.sensing.traces import counted_energy
-from benchmarks.harness.figures import MEASURED, Figure, Target, missing_all, repeated, single
-from ecorl.records import Provenance, StageEnergy
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.table import FigureTable
+from ecorl.records import StageEnergy
 
-BENCHMARK = "gpu_sampling"
-UNITS = dict.fromkeys(
-    ("cpu_share_idle", "cpu_share_loaded", "counter_error", "integral_error"), "1"
-)
+FIGURES = FigureTable("gpu_sampling")
 IDLE_S, WINDOW_S, FINE_S = 2.0, 4.0, 0.02
 KNOWN_S, STARTS_S = 0.6, 3.0
 """Time until a slow counter is known as one, and until an arm's processes are started and ended,
@@ -47,22 +45,6 @@ class Arm(Enum):
         """
         interval_s = 1.0 if self is Arm.NOW else 0.0  # 0: with each reading of power
         return EnergyMeter(synchronize, counter_interval_s=interval_s)
-
-
-def share_figure(
-    id: str, share: float | None, target: Target | None, provenance: Provenance
-) -> Figure:
-    """Make the figure of a share of a core.
-
-    Args:
-        id: of the figure.
-        share: 0 to 1; None where it is not known.
-        target: that it should meet; None for none.
-        provenance: of the NVML calls that were paid for.
-    """
-    note = "CPU time of the sampling process over wall-clock, of one core"
-    why = "the sampling process was not there all the time"
-    return single(id, share, "1", note, why=why, provenance=provenance, target=target)
 
 
 def errors_of(energy: StageEnergy, truth_j: float | None) -> dict[str, float | None]:
@@ -97,7 +79,7 @@ def measure(setting: Setting) -> Measured:
             config[arm.value], made = _arm(setting, burner, arm, (idle_s, window_s))
             figures += made
         else:
-            figures += missing_all(f"{BENCHMARK}.{arm.value}", UNITS, "no time left")
+            figures += FIGURES.all_missing(FIGURES.rows(), "no time left", arm=arm.value)
     return config, figures
 
 
@@ -105,7 +87,7 @@ def _arm(
     setting: Setting, burner: Burner, arm: Arm, lengths_s: tuple[float, float]
 ) -> tuple[dict[str, object], list[Figure]]:
     """Facts and figures of one arm: an idle window, and one beside a load."""
-    stem, (idle_s, window_s) = f"{BENCHMARK}.{arm.value}", lengths_s
+    idle_s, window_s = lengths_s
     with arm.meter(setting.synchronize) as meter:
         time.sleep(KNOWN_S)
         clock = CpuShare(meter.sampler.pid)
@@ -114,13 +96,15 @@ def _arm(
         clock = CpuShare(meter.sampler.pid)
         loaded, errors = _loaded(meter, burner, window_s)
         shares["loaded"] = clock.share()
+    words = {"arm": arm.value, "window_s": window_s}
     figures = [
-        share_figure(f"{stem}.cpu_share_{load}", share, None, MEASURED)
+        FIGURES.figure(f"gpu_sampling.{{arm}}.cpu_share_{load}", share, words=words)
         for load, share in shares.items()
     ]
-    note = f"energy of {window_s:g} s of random bursts over that of a counter read closely, less 1"
-    figures += [repeated(f"{stem}.{kind}_error", [error], "1", note)
-                for kind, error in errors.items()]  # fmt: skip
+    figures += [
+        FIGURES.median(f"gpu_sampling.{{arm}}.{kind}_error", [error], words=words)
+        for kind, error in errors.items()
+    ]
     return {**window_facts([idle, loaded]), "errors": errors}, figures
 
 

@@ -21,12 +21,13 @@ from benchmarks.gpu.loads.llama import EAGER, Llama, fused
 from benchmarks.gpu.loads.stages import Batch, Loads, Workload, generated, longest, random_tokens
 from benchmarks.gpu.run.setting import Measured, Setting, attempt, reason
 from benchmarks.gpu.sensing.meter import EnergyMeter, Window, power_figure, window_facts
-from benchmarks.harness.figures import MEASURED, Figure, missing_all, repeated_all
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.table import FigureTable
 from ecorl.devices import check_execution, titled_profile
 from ecorl.devices.llama import model_shape
 from ecorl.edi import EdiMatrix, edi_from_energy
 from ecorl.errors import DriverError, PhysicalBoundError
-from ecorl.records import EdiReading, ModelShape
+from ecorl.records import EdiReading, ModelShape, Provenance
 
 BENCHMARK = "gpu_stages"
 """With which the ids of its figures begin."""
@@ -34,9 +35,8 @@ BENCHMARK = "gpu_stages"
 SIZE = "1b"
 """Size of the model whose stages are measured."""
 
-UNITS = {"j_per_token": "J/token", "power_w": "W", "tokens_per_s": "token/s",
-         "tokens_per_j": "token/J", "edi_j_per_token": "J/token"}  # fmt: skip
-"""Figures of each workload, with their units."""
+FIGURES, OF_WORKLOAD = FigureTable(BENCHMARK), "gpu_stages.{workload}."
+"""The table, and how the rows of a workload's figures begin."""
 
 REPETITIONS, LENGTH_S, WARM_UP_S = 2, 1.2, 0.5
 REHEARSED_SIZE, REHEARSED_LENGTH_S = "160k", 0.2
@@ -92,16 +92,15 @@ class StageTable:
         self._idle_facts: dict[str, object] = {}
         self._facts: dict[str, object] = {}
 
-    def idle(self, when: str, note: str) -> None:
+    def idle(self, when: str) -> None:
         """Measure while nothing runs.
 
         Args:
-            when: in the id of the figure.
-            note: what is there meanwhile.
+            when: ``before`` or ``after`` the stages.
         """
         window = self._meter.idle(2 * self.length_s)
         at = len(self._idle_facts)  # before the stages
-        self.figures.insert(at, power_figure(f"{BENCHMARK}.idle_{when}_w", window, note))
+        self.figures.insert(at, power_figure(FIGURES, f"{BENCHMARK}.idle_{when}_w", window))
         self._idle_facts[when] = window_facts([window])
 
     def take(self, loads: Loads) -> None:
@@ -139,9 +138,10 @@ class StageTable:
             "edi_j_per_token": self._edi(workload, windows),
         }
         counted = "new tokens" if workload.n_counted == workload.work.n_output_tokens else "tokens"
-        notes = dict.fromkeys(UNITS, f"{workload.how}; {counted} counted; idle power included")
-        notes["edi_j_per_token"] = f"{workload.how}; per completion token; idle power included"
-        self.figures += repeated_all(f"{BENCHMARK}.{workload.name}", UNITS, values, notes)
+        words = {"workload": workload.name, "how": workload.how, "counted": counted}
+        self.figures += [
+            FIGURES.median(OF_WORKLOAD + kind, found, words=words) for kind, found in values.items()
+        ]
 
     def leave_out(self, workload: str, why: str) -> None:
         """Make the figures of a workload missing.
@@ -150,7 +150,7 @@ class StageTable:
             workload: its name.
             why: the reason.
         """
-        self.figures += missing_all(f"{BENCHMARK}.{workload}", UNITS, why)
+        self.figures += FIGURES.all_missing(FIGURES.rows(OF_WORKLOAD), why, workload=workload)
 
     def config(self, step_error: float | None) -> dict[str, object]:
         """The settings that the figures depend on, and how the windows were measured.
@@ -182,8 +182,8 @@ class StageTable:
             found.append(value)
             self.edi.update(
                 EdiReading(
-                    workload.work.stage, self._device, window.energy_j, n_out, value, MEASURED,
-                    window.time_s, variant=workload.name,
+                    workload.work.stage, self._device, window.energy_j, n_out, value,
+                    Provenance.MEASURED, window.time_s, variant=workload.name,
                 )
             )  # fmt: skip
         return found
@@ -197,7 +197,11 @@ class StageTable:
                 # Energy is not held against the limit here: what a board draws may pass its limit
                 # by a little, and that is a finding.
                 check_execution(
-                    self._profile, workload.work, window.time_s / window.n_calls, None, MEASURED
+                    self._profile,
+                    workload.work,
+                    window.time_s / window.n_calls,
+                    None,
+                    Provenance.MEASURED,
                 )
             except PhysicalBoundError as error:
                 return str(error)
@@ -222,7 +226,7 @@ def measure(setting: Setting) -> Measured:
     with EnergyMeter(setting.synchronize) as meter:
         model = Llama(shape, n_most + 1, device=setting.device, dtype=torch.bfloat16)
         table = StageTable(meter, size, shape, REPETITIONS, length_s)
-        table.idle("before", "a CUDA context and the model are there, nothing runs")
+        table.idle("before")
         error: float | None = None
         for batch, need_s in batches:
             _take(setting, meter, table, model, batch, need_s)
@@ -232,7 +236,7 @@ def measure(setting: Setting) -> Measured:
             if batch.kind == "generation" and error is None and setting.has_room(_CHECK_S + _END_S):
                 pieces, tokens = EAGER if is_toy else fused(), random_tokens(model, 4, n_most)
                 error, _ = attempt(partial(step_error, model, tokens, pieces))
-        table.idle("after", "the same after all stages")
+        table.idle("after")
         return table.config(error), table.figures
 
 

@@ -32,15 +32,8 @@ from benchmarks.gpu.loads.grpo import (
 from benchmarks.gpu.run.setting import Measured, Setting, attempt, reason
 from benchmarks.gpu.sensing.meter import EnergyMeter, power_figure, window_facts
 from benchmarks.gpu.sensing.traces import counted_energy
-from benchmarks.harness.figures import (
-    MEASURED,
-    Figure,
-    missing,
-    missing_all,
-    over,
-    repeated_all,
-    single,
-)
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.table import FigureTable
 from ecorl.bench.tokens_per_joule.reading.quality import WindowEnergy, window_energy
 from ecorl.files import write_whole
 from ecorl.ledger import LedgerReader
@@ -72,22 +65,40 @@ STAGES = (Stage.GENERATION, Stage.REWARD, Stage.REFERENCE, Stage.ACTOR_TRAIN)
 BESIDE = "beside"
 """What the GPU drew beside the executions of stages: waits, logs, the framework's own work."""
 
-COST_UNITS = {
-    "plain_step_s": "s", "attached_step_s": "s", "extra_step_s": "s", "step_ratio": "1",
-    "plain_step_j": "J", "attached_step_j": "J", "energy_ratio": "1",
-}  # fmt: skip
-PART_UNITS = {"energy_j": "J", "time_s": "s", "power_w": "W", "energy_share": "1"}
-TOKEN_UNITS = {"n_tokens": "token", "tokens_per_j": "token/J"}
-WHOLE_UNITS = {"step_energy_j": "J", "step_time_s": "s", "power_w": "W", "tokens_per_j": "token/J"}
-STAGE_UNITS = {
-    **{f"{stage}.{k}": u for stage in (*STAGES, BESIDE) for k, u in PART_UNITS.items()},
-    **{f"{stage}.{k}": u for stage in STAGES for k, u in TOKEN_UNITS.items()},
-    **WHOLE_UNITS,
-}
-"""Units of the figures of stages and of whole steps, by the figure's name."""
+FIGURES = FigureTable(BENCHMARK)
+OF_PART, OF_STAGE = "gpu_training.{part}.", "gpu_training.{stage}."
+"""How the rows of stages and of what lies beside them begin, and those of stages alone."""
 
-lacking = partial(missing_all, BENCHMARK)
-"""Makes figures that could not be measured, of their units by name and of the reason."""
+EQUAL = "gpu_training.equal_bits"
+WHOLE = tuple(
+    f"gpu_training.{name}" for name in ("step_energy_j", "step_time_s", "power_w", "tokens_per_j")
+)
+"""Rows of whole steps."""
+
+COST = tuple(
+    f"gpu_training.{name}"
+    for name in ("plain_step_s", "attached_step_s", "extra_step_s", "step_ratio", "plain_step_j",
+                 "attached_step_j", "energy_ratio")
+)  # fmt: skip
+"""Rows of what attaching costs."""
+
+without_equal = partial(FIGURES.all_missing, [EQUAL])
+without_cost = partial(FIGURES.all_missing, COST)
+"""Make a section's figures without values, of the reason."""
+
+
+def without_stages(why: str) -> list[Figure]:
+    """Make the figures of stages and of whole steps without values.
+
+    Args:
+        why: the reason.
+    """
+    figures = []
+    for part in (*STAGES, BESIDE):
+        figures += FIGURES.all_missing(FIGURES.rows(OF_PART), why, part=part)
+    for stage in STAGES:
+        figures += FIGURES.all_missing(FIGURES.rows(OF_STAGE), why, stage=stage)
+    return figures + FIGURES.all_missing(WHOLE, why)
 
 
 def measure(setting: Setting) -> Measured:
@@ -112,22 +123,23 @@ def measure(setting: Setting) -> Measured:
             "warm_up_steps": WARM_UP,
             "idle": window_facts([idle]),
         }
-        note = "policy, reference and reward model are loaded, nothing runs"
-        figures = [power_figure(f"{BENCHMARK}.idle_w", idle, note)]
-        for what, section, units in (
-            ("plain and attached from one seed", equal_bits, {"equal_bits": "1"}),
-            ("joules by stage", stage_energies, STAGE_UNITS),
-            ("what attaching costs", partial(attaching_cost, uuid=gpu.uuid), COST_UNITS),
+        figures = [power_figure(FIGURES, "gpu_training.idle_w", idle)]
+        for what, section, without in (
+            ("plain and attached from one seed", equal_bits, without_equal),
+            ("joules by stage", stage_energies, without_stages),
+            ("what attaching costs", partial(attaching_cost, uuid=gpu.uuid), without_cost),
         ):
             setting.tell(what)
-            facts, found = _guarded(section, units, runs)
+            facts, found = _guarded(section, without, runs)
             config |= facts
             figures += found
     return config, figures
 
 
 def _guarded(
-    section: Callable[[GrpoTraining], Measured], units: Mapping[str, str], runs: GrpoTraining
+    section: Callable[[GrpoTraining], Measured],
+    without: Callable[[str], list[Figure]],
+    runs: GrpoTraining,
 ) -> Measured:
     """A section's result; where it fails its figures are missing, and the others go on."""
     result, error = attempt(lambda: section(runs))
@@ -136,7 +148,7 @@ def _guarded(
     why = "no result" if error is None else reason(error)
     del error  # it holds what the section held
     free(runs.setting)
-    return {}, lacking(units, why)
+    return {}, without(why)
 
 
 # ---------------------------------------------------------------- equal bits
@@ -148,7 +160,6 @@ def equal_bits(runs: GrpoTraining) -> Measured:
     Args:
         runs: trains.
     """
-    id = f"{BENCHMARK}.equal_bits"
     plain, unfixed = _first_plain(runs)
     again: Run | None = None
     with _deterministic(warn_only=unfixed is not None):
@@ -170,11 +181,9 @@ def equal_bits(runs: GrpoTraining) -> Measured:
         why = "plain and attached differ, and so do two plain runs: the sums have no fixed order"
         if again is None:
             why = f"plain and attached differ; {NO_TIME} to tell whether two plain runs do"
-        return {"equal_bits": facts}, [missing(id, "1", why)]
-    note = (
-        f"1: logs and weights after {EQUAL_STEPS} steps are equal to the last bit, 0: they differ"
-    )
-    return {"equal_bits": facts}, [Figure(id, float(is_equal), "1", MEASURED, note=note)]
+        return {"equal_bits": facts}, without_equal(why)
+    figure = FIGURES.figure(EQUAL, float(is_equal), n_steps=EQUAL_STEPS)
+    return {"equal_bits": facts}, [figure]
 
 
 def _first_plain(runs: GrpoTraining) -> tuple[Run, str | None]:
@@ -231,7 +240,7 @@ def stage_energies(runs: GrpoTraining) -> Measured:
     # At each edge of a short stage the counter is interpolated between its two readings around it.
     config = attached_config(BENCHMARK, interval_s=0.05, counter_interval_s=0.0)
     if not runs.has_room(1):
-        return {}, lacking(STAGE_UNITS, NO_TIME)
+        return {}, without_stages(NO_TIME)
     run = runs.block(config, "stages")
     run_dir = runs.folder / "stages"
     with LedgerReader(run_dir) as reader:
@@ -267,7 +276,7 @@ def stage_figures(drawn: WindowEnergy) -> list[Figure]:
     rows = {row.stage: row for row in stage_rows(drawn.evidence.executions)}
     if machine is None or machine.at_least or not set(STAGES) <= set(rows):
         why = "; ".join(drawn.spent.gaps) or "the record lacks a stage or the energy of the GPU"
-        return lacking(STAGE_UNITS, why)
+        return without_stages(why)
     n_steps = len({row.result.iteration for row in drawn.evidence.executions})
     n_new, whole_j = rows[Stage.GENERATION].n_output_tokens, machine.energy_j
     staged = {str(cause) for cause in (Cause.GENERATION, Cause.SCORING, Cause.TRAINING)}
@@ -276,28 +285,32 @@ def stage_figures(drawn: WindowEnergy) -> list[Figure]:
     found = [f for stage in STAGES for f in _of_stage(rows[stage], whole_j, n_steps, n_new)]
     how = "drawn between the executions of stages"
     found += _part(BESIDE, beside_j, beside_s, whole_j, n_steps, how)
-    per_step: dict[str, float | None] = {
-        "step_energy_j": whole_j / n_steps,
-        "step_time_s": drawn.time_s / n_steps,
-        "power_w": whole_j / drawn.time_s,
-        "tokens_per_j": n_new / whole_j if whole_j else None,
-    }
-    note = f"{n_steps} attached steps, all energy of the GPU; tokens are those generated"
-    return found + [_told(name, value, note) for name, value in per_step.items()]
+    per_step = (
+        whole_j / n_steps,
+        drawn.time_s / n_steps,
+        whole_j / drawn.time_s,
+        n_new / whole_j if whole_j else None,
+    )
+    return found + [
+        FIGURES.figure(key, value, n_steps=n_steps)
+        for key, value in zip(WHOLE, per_step, strict=True)
+    ]
 
 
 def _of_stage(row: StageRow, whole_j: float, n_steps: int, n_new: int) -> list[Figure]:
     name, energy_j = str(row.stage), row.energy_j
     if energy_j is None or row.time_s is None or row.n_with_energy < row.n_calls:
-        units = {f"{name}.{key}": unit for key, unit in (PART_UNITS | TOKEN_UNITS).items()}
-        return lacking(units, "the energy of an execution is not known")
+        keys, why = [OF_PART, OF_STAGE], "the energy of an execution is not known"
+        rows = [row for key in keys for row in FIGURES.rows(key)]
+        return FIGURES.all_missing(rows, why, part=name, stage=name)
     calls = f"{row.n_calls} executions, {row.n_interpolated} of them between two readings"
     return [
         *_part(name, energy_j, row.time_s, whole_j, n_steps, calls),
-        _told(f"{name}.n_tokens", row.n_tokens / n_steps, "computed by the stage in a step"),
-        _told(f"{name}.tokens_per_j", n_new / energy_j if energy_j else None,
-              "tokens that generation gave, over the energy of this stage"),
-    ]  # fmt: skip
+        FIGURES.figure(OF_STAGE + "n_tokens", row.n_tokens / n_steps, stage=name),
+        FIGURES.figure(
+            OF_STAGE + "tokens_per_j", n_new / energy_j if energy_j else None, stage=name
+        ),
+    ]
 
 
 def _part(
@@ -309,13 +322,8 @@ def _part(
         "power_w": energy_j / time_s if time_s > 0 else None,
         "energy_share": energy_j / whole_j if whole_j else None,
     }
-    note = f"a step, mean of {n_steps}; {how}"
-    return [_told(f"{name}.{key}", value, note) for key, value in values.items()]
-
-
-def _told(name: str, value: float | None, note: str) -> Figure:
-    why = "no time or energy was read"
-    return single(f"{BENCHMARK}.{name}", value, STAGE_UNITS[name], note, why=why)
+    words = {"part": name, "n_steps": n_steps, "how": how}
+    return [FIGURES.figure(OF_PART + kind, value, words=words) for kind, value in values.items()]
 
 
 # ---------------------------------------------------------------- what attaching costs
@@ -335,7 +343,7 @@ def attaching_cost(runs: GrpoTraining, uuid: str) -> Measured:
         lambda: runs.has_room(2),
     )  # fmt: skip
     if not blocks[PLAIN]:
-        return {}, lacking(COST_UNITS, NO_TIME)
+        return {}, without_cost(NO_TIME)
     energies = {
         arm: [counted_energy(points, *run.span_s) for run in found] for arm, found in blocks.items()
     }
@@ -373,24 +381,20 @@ def cost_figures(
     steps = {arm: [s for run in found for s in run.step_s] for arm, found in blocks.items()}
     joules = {arm: [None if j is None else j / BLOCK_STEPS for j in found]
               for arm, found in energies.items()}  # fmt: skip
-    pairs_s = list(zip(steps[ATTACHED], steps[PLAIN], strict=True))
-    pairs_j = zip(joules[ATTACHED], joules[PLAIN], strict=True)
-    values: dict[str, Sequence[float | None]] = {
-        "plain_step_s": steps[PLAIN],
-        "attached_step_s": steps[ATTACHED],
-        "extra_step_s": [a - p for a, p in pairs_s],
-        "step_ratio": [a / p for a, p in pairs_s],
-        "plain_step_j": joules[PLAIN],
-        "attached_step_j": joules[ATTACHED],
-        "energy_ratio": [over(a, p) for a, p in pairs_j],
-    }
-    pairs = (
-        f"pairs of blocks of {BLOCK_STEPS} steps in turns: {len(blocks[PLAIN])}; a process beside "
-        "both arms reads the counter all along"
+    plain_s, attached_s, plain_j, attached_j = (
+        steps[PLAIN],
+        steps[ATTACHED],
+        joules[PLAIN],
+        joules[ATTACHED],
     )
-    notes = dict.fromkeys(COST_UNITS, f"a step; {pairs}") | {
-        "extra_step_s": f"attached less plain, the same step of a pair; {pairs}",
-        "step_ratio": f"attached over plain, the same step of a pair; {pairs}",
-        "energy_ratio": f"attached over plain, block by block; {pairs}",
-    }
-    return repeated_all(BENCHMARK, COST_UNITS, values, notes)
+    words = {"n_block": BLOCK_STEPS, "n_pairs": len(blocks[PLAIN])}
+    extra_s = [a - p for a, p in zip(attached_s, plain_s, strict=True)]
+    return [
+        FIGURES.median("gpu_training.plain_step_s", plain_s, words=words),
+        FIGURES.median("gpu_training.attached_step_s", attached_s, words=words),
+        FIGURES.median("gpu_training.extra_step_s", extra_s, words=words),
+        FIGURES.ratio("gpu_training.step_ratio", attached_s, plain_s, words=words),
+        FIGURES.median("gpu_training.plain_step_j", plain_j, words=words),
+        FIGURES.median("gpu_training.attached_step_j", attached_j, words=words),
+        FIGURES.ratio("gpu_training.energy_ratio", attached_j, plain_j, words=words),
+    ]

@@ -22,7 +22,8 @@ import torch
 from benchmarks.gpu.loads import grpo
 from benchmarks.gpu.run.setting import Measured, Setting, attempt, reason
 from benchmarks.gpu.sensing.meter import first_gpu
-from benchmarks.harness.figures import Figure, known, missing_all, over, repeated_all
+from benchmarks.harness.figures import Figure, known, over
+from benchmarks.harness.table import FigureTable
 from ecorl.bench.rounds import balanced_order
 from ecorl.bench.tokens_per_joule.reading.quality import window_energy
 from ecorl.control import Gear
@@ -33,6 +34,8 @@ from ecorl.trainer.gears.formats import computes_fp8
 from roll_adapters.trl.inputs.quiet import quiet
 
 BENCHMARK = "gpu_training_gears"
+FIGURES, OF_ARM = FigureTable(BENCHMARK), "gpu_training_gears.{arm}."
+"""The table, and how the rows of an arm begin; behind that stands the name in `GearStep`."""
 
 MAX_PAIRS, REHEARSED_PAIRS = 6, 2
 CLOSING_S = 2.0
@@ -41,9 +44,6 @@ FIRST_S, MAKING_S = 25.0, 5.0
 made, s. Assumed."""
 
 NO_TIME, NO_UNITS = "no time left", "this GPU has no units for FP8"
-
-ARM_UNITS = {"train_j_per_token": "J/token", "train_s": "s", "step_j": "J", "step_s": "s"}
-"""Figures of an arm, each of what a step has under that name, with their units."""
 
 RATIOS = {"train_energy_ratio": "train_j", "train_time_ratio": "train_s",
           "step_energy_ratio": "step_j", "step_time_ratio": "step_s"}  # fmt: skip
@@ -267,19 +267,23 @@ def gear_figures(blocks: Blocks, stopped: dict[Gear, str]) -> list[Figure]:
     """
     figures: list[Figure] = []
     for gear, found in blocks.items():
-        stem, steps = f"{BENCHMARK}.{gear.lower()}", [s for block in found for s in block.steps]
+        rows, steps = FIGURES.rows(OF_ARM), [s for block in found for s in block.steps]
+        words = {"arm": gear.lower(), "gear": gear, "n_blocks": len(found)}
         if not found:
-            figures += missing_all(stem, ARM_UNITS, stopped.get(gear, NO_TIME))
+            why = stopped.get(gear, NO_TIME)
+            figures += FIGURES.all_missing(rows, why, words=words)
             continue
-        values = {name: [getattr(step, name) for step in steps] for name in ARM_UNITS}
-        n_steps = f"{len(found)} blocks of {grpo.BLOCK_STEPS} steps"
-        note = f"{gear}, {n_steps}; training: with the optimizer"
-        figures += repeated_all(stem, ARM_UNITS, values, note)
+        figures += [
+            FIGURES.median(
+                row, [getattr(step, row.removeprefix(OF_ARM)) for step in steps],
+                words=words, n_steps=grpo.BLOCK_STEPS,
+            )
+            for row in rows
+        ]  # fmt: skip
     return figures + _ratios(blocks, stopped)
 
 
 def _ratios(blocks: Blocks, stopped: dict[Gear, str]) -> list[Figure]:
-    units = dict.fromkeys(RATIOS, "1")
     pairs = [
         (low, base)
         for low_block, base_block in zip(blocks[Gear.FP8], blocks[Gear.BF16], strict=False)
@@ -287,11 +291,14 @@ def _ratios(blocks: Blocks, stopped: dict[Gear, str]) -> list[Figure]:
     ]
     if not pairs:
         why = "; ".join(f"{gear}: {reason}" for gear, reason in stopped.items()) or NO_TIME
-        return missing_all(BENCHMARK, units, why)
-    values = {
-        name: [over(getattr(low, of), getattr(base, of)) for low, base in pairs]
-        for name, of in RATIOS.items()
-    }
+        return FIGURES.all_missing([f"{BENCHMARK}.{name}" for name in RATIOS], why)
     n_pairs = min(len(found) for found in blocks.values())
-    note = f"FP8 over BF16, the same step of a pair of blocks; pairs: {n_pairs}, in turns"
-    return repeated_all(BENCHMARK, units, values, note)
+    return [
+        FIGURES.ratio(
+            f"{BENCHMARK}.{name}",
+            [getattr(low, of) for low, _ in pairs],
+            [getattr(base, of) for _, base in pairs],
+            n_pairs=n_pairs,
+        )
+        for name, of in RATIOS.items()
+    ]

@@ -14,11 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ecorl.bench.machine import Machine
-from ecorl.bench.stats import median, spread_of
 from ecorl.files import write_whole
 from ecorl.records import Provenance
-
-MEASURED = Provenance.MEASURED
 
 QUICK = "@quick"
 """Suffix of the ids of a quick pass."""
@@ -124,46 +121,6 @@ class Figure:
         return "" if high == "none" else f"{low} to {high}; "
 
 
-def missing(id: str, unit: str, why: str, target: Target | None = None) -> Figure:
-    """Make a figure that could not be measured, with the reason.
-
-    Args:
-        id: of the figure.
-        unit: of the figure.
-        why: the reason.
-        target: what it should have been, if anything.
-    """
-    return Figure(id, None, unit, target=target, note=why)
-
-
-def single(
-    id: str,
-    value: float | None,
-    unit: str,
-    note: str,
-    *,
-    why: str,
-    provenance: Provenance = MEASURED,
-    spread: Mapping[str, object] | None = None,
-    target: Target | None = None,
-) -> Figure:
-    """Make a figure of one value; missing, with the reason, where there is none.
-
-    Args:
-        id: of the figure.
-        value: of the figure, or None.
-        unit: of the value.
-        note: what was measured.
-        why: the reason, where there is no value.
-        provenance: of the value.
-        spread: how the value varied, if that is known.
-        target: what it should be, if anything.
-    """
-    if value is None:
-        return missing(id, unit, why, target)
-    return Figure(id, value, unit, provenance, spread, target, note)
-
-
 def known(values: Sequence[float | None]) -> list[float]:
     """Return the values that are there.
 
@@ -181,56 +138,6 @@ def over(value: float | None, base: float | None) -> float | None:
         base: the other.
     """
     return value / base if value is not None and base else None
-
-
-def repeated(
-    id: str, values: Sequence[float | None], unit: str, note: str, provenance: Provenance = MEASURED
-) -> Figure:
-    """Make a figure of repetitions: their median and spread; missing where one is missing.
-
-    Args:
-        id: of the figure.
-        values: one a repetition.
-        unit: of the values.
-        note: what was measured.
-        provenance: of the values.
-    """
-    kept = known(values)
-    if not kept or len(kept) < len(values):
-        return missing(id, unit, "the energy of a repetition is not known" if values else "not run")
-    return Figure(id, median(kept), unit, provenance, spread_of(kept), note=note)
-
-
-def missing_all(stem: str, units: Mapping[str, str], why: str) -> list[Figure]:
-    """Make figures that could not be measured, with one reason for all.
-
-    Args:
-        stem: with which the ids begin.
-        units: of the figures, by the rest of their ids.
-        why: the reason.
-    """
-    return [missing(f"{stem}.{name}", unit, why) for name, unit in units.items()]
-
-
-def repeated_all(
-    stem: str,
-    units: Mapping[str, str],
-    values: Mapping[str, Sequence[float | None]],
-    notes: str | Mapping[str, str],
-) -> list[Figure]:
-    """Make a figure of repetitions for each row of a table.
-
-    Args:
-        stem: with which the ids begin.
-        units: of the figures, by the rest of their ids.
-        values: of each, one a repetition.
-        notes: what was measured, one for all or of each.
-    """
-    return [
-        repeated(f"{stem}.{name}", values[name], unit,
-                 notes if isinstance(notes, str) else notes[name])
-        for name, unit in units.items()
-    ]  # fmt: skip
 
 
 def as_quick(figures: Sequence[Figure]) -> list[Figure]:

@@ -5,26 +5,35 @@ and has
 
 - ``note``: what exactly was measured;
 - ``unit``: ``1`` where it is absent;
-- ``provenance``: that of the whole file where it is absent;
+- ``provenance``;
 - ``least``, ``most``: the ends of the target; without them there is none;
 - ``missing``: why there is no value, where a caller has no reason of its own.
 
-Id, unit, note and reason are templates, whose fields a caller fills in.
+What stands above all rows holds for each that does not say otherwise. Id, unit, note and reason are
+templates, whose fields a caller fills in; a format that ends with `` %`` writes a share as a
+percentage. Where the id of a template is filled in, what a row of that name has comes on top.
 """
 
 from __future__ import annotations
 
+import string
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.figures import Figure, Target
-from ecorl.bench.rounds import round_ratios
+from benchmarks.harness.figures import Figure, Target, known, over
 from ecorl.bench.stats import Values, bootstrap_interval, median, spread_of
 from ecorl.records import Provenance
 
 FOLDER = Path(__file__).resolve().parent.parent / "figures"
+
+
+class _Words(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.endswith(" %"):
+            return f"{100 * value:{format_spec[:-2]}} %"
+        return str(super().format_field(value, format_spec))
 
 
 class FigureTable:
@@ -35,11 +44,17 @@ class FigureTable:
     """
 
     def __init__(self, name: str) -> None:
-        self._rows: dict[str, Any] = tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
+        entries = tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
+        self._rows = {key: row for key, row in entries.items() if isinstance(row, dict)}
+        self._of_all = {key: value for key, value in entries.items() if key not in self._rows}
 
-    def __iter__(self) -> Iterator[str]:
-        """Names of the rows."""
-        return (key for key, row in self._rows.items() if isinstance(row, dict))
+    def rows(self, start: str = "") -> list[str]:
+        """Names of the rows.
+
+        Args:
+            start: with which they begin.
+        """
+        return [key for key in self._rows if key.startswith(start)]
 
     def figure(
         self,
@@ -48,6 +63,7 @@ class FigureTable:
         spread: Mapping[str, object] | None = None,
         *,
         why: str | None = None,
+        target: Target | None = None,
         judged: bool = True,
         provenance: Provenance | None = None,
         words: Mapping[str, object] | None = None,
@@ -60,38 +76,53 @@ class FigureTable:
             value: the figure, or None.
             spread: how the value varied.
             why: the reason, where there is no value; that of the row by default.
+            target: that of the row by default.
             judged: whether the row's target holds.
             provenance: of the value; that of the row by default.
             words: fields of id, unit, note and reason.
             **more: further fields.
         """
-        row, fields = self._rows[key], {**(words or {}), **more}
-        id, unit = key.format(**fields), row.get("unit", "1").format(**fields)
-        target = None
-        if judged and ("least" in row or "most" in row):
+        fill, fields = _Words().vformat, {**(words or {}), **more}
+        id = fill(key, (), fields)
+        row = {**self._of_all, **self._rows[key], **self._rows.get(id, {})}
+        unit = fill(row.get("unit", "1"), (), fields)
+        if target is None and judged and ("least" in row or "most" in row):
             target = Target(row.get("least"), row.get("most"))
         if value is None:
-            reason = why or row["missing"].format(**fields)
-            return Figure(id, None, unit, None, spread, target, reason)
-        known = provenance or Provenance(row.get("provenance", self._rows.get("provenance")))
-        return Figure(id, value, unit, known, spread, target, row["note"].format(**fields))
+            return Figure(
+                id, None, unit, None, spread, target, why or fill(row["missing"], (), fields)
+            )
+        source = provenance or Provenance(row["provenance"])
+        return Figure(id, value, unit, source, spread, target, fill(row["note"], (), fields))
 
     def median(
-        self, key: str, values: Values, beside: Mapping[str, object] | None = None, **more: Any
+        self,
+        key: str,
+        values: Sequence[float | None],
+        beside: Mapping[str, object] | None = None,
+        **more: Any,
     ) -> Figure:
         """Make the figure of repeated measurements: their median with its spread.
 
         Args:
             key: name of the row.
-            values: independent measurements; without any the figure is missing.
+            values: independent measurements; without any, or where one is not known, the figure is
+                missing.
             beside: what else stands in the spread.
             **more: as of `figure`.
         """
-        if not len(values):
+        kept = known(values)
+        if not kept or len(kept) < len(values):
             return self.figure(key, None, **more)
-        return self.figure(key, median(values), spread_of(values) | dict(beside or {}), **more)
+        return self.figure(key, median(kept), spread_of(kept) | dict(beside or {}), **more)
 
-    def ratio(self, key: str, numerator: Values, denominator: Values, **more: Any) -> Figure:
+    def ratio(
+        self,
+        key: str,
+        numerator: Sequence[float | None],
+        denominator: Sequence[float | None],
+        **more: Any,
+    ) -> Figure:
         """Make the figure of one arm over another: the median of the ratios of their rounds.
 
         Args:
@@ -100,7 +131,8 @@ class FigureTable:
             denominator: the other.
             **more: as of `figure`.
         """
-        return self.median(key, round_ratios(numerator, denominator), **more)
+        ratios = [over(a, b) for a, b in zip(numerator, denominator, strict=True)]
+        return self.median(key, ratios, **more)
 
     def interval_end(self, key: str, values: Values, end: int, **more: Any) -> Figure:
         """Make the figure of one end of the 95 % bootstrap interval of a median.
@@ -116,11 +148,12 @@ class FigureTable:
             return self.figure(key, None, **more)
         return self.figure(key, found[end], {"interval_95": list(found)}, **more)
 
-    def all_missing(self, keys: Sequence[str], why: str) -> list[Figure]:
+    def all_missing(self, keys: Sequence[str], why: str, **more: Any) -> list[Figure]:
         """Make figures without values.
 
         Args:
             keys: names of the rows.
             why: the reason of all of them.
+            **more: as of `figure`.
         """
-        return [self.figure(key, None, why=why) for key in keys]
+        return [self.figure(key, None, why=why, **more) for key in keys]

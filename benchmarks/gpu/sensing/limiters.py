@@ -201,16 +201,10 @@ def _limited_share(
     return (end - start) / (t_end_s - t_start_s)
 
 
-UNITS = {
-    "power_w": "W", "memory_power_w": "W", "rest_power_w": "W", "sm_clock_hz": "Hz",
-    "tokens_per_s": "token/s", "j_per_token": "J/token",
-    **{f"limited_share.{name}": "1" for name in LIMITERS},
-}  # fmt: skip
-"""Units of the figures of a window; the rest's power is the GPU's less the memory's."""
-
-
 def window_values(window: Window, n_tokens: int, seen: Seen) -> dict[str, float | None]:
-    """The values of a window's figures, by the names of `UNITS`; None for what is not known.
+    """The values of a window's figures; None for what is not known.
+
+    The rest's power is the GPU's less the memory's.
 
     Args:
         window: its energy.

@@ -16,7 +16,8 @@ import psutil
 
 from benchmarks.gpu.run.parts import NO_GPU
 from benchmarks.gpu.sensing.traces import TracePoint
-from benchmarks.harness.figures import Figure, known, single
+from benchmarks.harness.figures import Figure, known
+from benchmarks.harness.table import FigureTable
 from ecorl.config import NvmlSourceConfig
 from ecorl.drivers.instruments import BoardState, NvmlDevice
 from ecorl.drivers.nvml import NvmlDriver, visible_devices
@@ -91,17 +92,18 @@ def window_facts(windows: Sequence[Window]) -> dict[str, object]:
     }
 
 
-def power_figure(id: str, window: Window, note: str) -> Figure:
+def power_figure(figures: FigureTable, key: str, window: Window) -> Figure:
     """Mean power over one window.
 
     Args:
-        id: of the figure.
+        figures: the table.
+        key: name of its row.
         window: e.g. of an idle GPU.
-        note: what was measured.
     """
+    if window.power_w is None:
+        return figures.figure(key, None)
     spread = {"window_s": window.time_s, "integral_over_counter": window.gap_share}
-    why = "the energy of the window is not known"
-    return single(id, window.power_w, "W", note, why=why, spread=spread)
+    return figures.figure(key, window.power_w, spread)
 
 
 class CpuShare:

@@ -15,12 +15,13 @@ from typing import Any, Literal, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness import Figure, FigureTable
 from benchmarks.harness.command import default_path
-from benchmarks.harness.figures import Figure, missing
 from ecorl.bench.machine import describe_machine
 from ecorl.errors import ConfigError
 from ecorl.files import write_whole
-from ecorl.records import Provenance
+
+FIGURES = FigureTable("papers")
 
 Training = Literal["", "accumulation", "gears"]
 
@@ -105,22 +106,18 @@ def published(benchmark: str, claim: Claim, source: str) -> list[Figure]:
         claim: the claim.
         source: what to call the source.
     """
-    id, unit = f"{benchmark}.{claim.id}", claim.unit
-    values: dict[str, float | None]
+    printed: dict[str, float | None]
+    words = {"benchmark": benchmark, "claim": claim, "source": source}
     if isinstance(claim.printed, tuple):
-        values = dict(zip(("printed_low", "printed_high"), claim.printed, strict=True))
+        printed = dict(zip(("printed_low", "printed_high"), claim.printed, strict=True))
     else:
-        values = {"printed": claim.printed}
-    notes = dict.fromkeys(values, claim.text)
+        printed = {"printed": claim.printed}
+    key = "{benchmark}.{claim.id}.{printed}"
+    made = [FIGURES.figure(key, value, words=words, printed=end) for end, value in printed.items()]
     if claim.derived is not None:
-        values["derived"] = claim.derived
-        notes["derived"] = f"from {source}'s other figures: {claim.why}"
-    return [
-        missing(f"{id}.{name}", unit, f"{source} prints {claim.not_printed}")
-        if value is None
-        else Figure(f"{id}.{name}", value, unit, Provenance.PUBLISHED, note=notes[name])
-        for name, value in values.items()
-    ]
+        key = "{benchmark}.{claim.id}.derived"
+        made.append(FIGURES.figure(key, claim.derived, words=words))
+    return made
 
 
 def with_unit(number: str, unit: str) -> str:

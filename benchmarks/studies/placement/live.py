@@ -271,7 +271,7 @@ def missing_figures(why: str) -> list[Figure]:
     Args:
         why: the reason.
     """
-    return FIGURES.all_missing(list(FIGURES), why)
+    return FIGURES.all_missing(FIGURES.rows(), why)
 
 
 def _rounds_s(blocks: LiveBlocks, name: str) -> list[float]:

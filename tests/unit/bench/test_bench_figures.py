@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.harness.figures import Figure, Result, Target, as_quick, missing, write_result
+from benchmarks.harness.figures import Figure, Result, Target, as_quick, write_result
 from ecorl.bench.machine import Machine
 from ecorl.records import Provenance
 
@@ -42,7 +42,7 @@ def test_both_limits_of_a_target_count(value, holds):
 
 def test_without_target_or_value_nothing_holds_or_falls_short():
     assert figure().holds is None
-    assert missing("x.y", "s", "no clock", Target(high=1)).holds is None
+    assert Figure("x.y", None, "s", target=Target(high=1), note="no clock").holds is None
 
 
 def test_lines():
@@ -56,9 +56,11 @@ def test_lines():
     # An interval of a measurement is no interval of what a model assumes.
     measured = replace(figure(2.0), spread={"low": 1.5, "high": 2.25, "n": 5})
     assert measured.line().endswith("2 s  no target")
-    line = missing("x.y", "s", "no clock", Target(high=1)).line()
+    line = Figure("x.y", None, "s", target=Target(high=1), note="no clock").line()
     assert line.endswith("none  no clock")
-    gap = replace(missing("x.y", "s", "no clock"), spread={"low": None, "high": None, "of": []})
+    gap = replace(
+        Figure("x.y", None, "s", note="no clock"), spread={"low": None, "high": None, "of": []}
+    )
     assert gap.line().endswith("none  no clock")
     assert "holds" not in line
 
@@ -70,7 +72,7 @@ def test_a_quick_pass_has_ids_of_its_own_and_no_targets():
 
 def test_the_record_has_the_agreed_keys(tmp_path):
     path = tmp_path / "deep" / "r.json"
-    gap = missing("x.z", "1", "no card", Target(low=1))
+    gap = Figure("x.z", None, "1", target=Target(low=1), note="no card")
     figures = [figure(2.0, Target(high=1), spread={"mad": 0.1}), gap]
     write_result(Result("x", "c0ffee", MACHINE, figures, {"n": 3}), path)
     data = json.loads(path.read_text())

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from benchmarks import levers
-from benchmarks.harness.figures import missing
+from benchmarks.harness.figures import Figure
 from ecorl.records import Provenance
 
 IDS = (
@@ -20,7 +20,9 @@ IDS = (
 def found():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ECORL_TRACES", raising=False)
-        patch.setattr(levers, "_plan_seconds", lambda *_: missing("plan.seconds", "s", "not here"))
+        patch.setattr(
+            levers, "_plan_seconds", lambda *_: Figure("plan.seconds", None, "s", note="not here")
+        )
         options = argparse.Namespace(traces=None, write=False, quick=True, box_s=None)
         config, figures = levers.measure(options)
     return config, {figure.id: figure for figure in figures}

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.gpu.attached import ATTACHED, PLAIN
 from benchmarks.gpu.facts import slug
 from benchmarks.gpu.loads.stages import Workload, half_new
-from benchmarks.gpu.sensing.meter import Window, power_figure, window_facts
+from benchmarks.gpu.sensing.meter import Window, window_facts
 from benchmarks.gpu.stage_table import StageTable
 from benchmarks.gpu_gears import GearLoad, gear_figures, layer_products
 from benchmarks.gpu_stages import LoopTime, attached_figures
@@ -71,7 +71,9 @@ def test_a_missing_energy_is_missing_and_the_speed_stays():
     for name in ("j_per_token", "power_w", "tokens_per_j", "edi_j_per_token"):
         assert found[f"gpu_stages.actor_train.b8x512.{name}"].value is None
     assert found["gpu_stages.actor_train.b8x512.tokens_per_s"].value is not None
-    assert power_figure("x.idle_w", window(None), "idle").value is None
+    stages._meter.idle = lambda length_s: window(None)
+    stages.idle("before")
+    assert by_id(stages.figures)["gpu_stages.idle_before_w"].value is None
 
 
 def test_a_speed_above_the_bound_is_refused():
@@ -114,8 +116,8 @@ def test_what_is_kept_of_windows():
 
 
 def test_the_worst_phase_counts():
-    assert phase_figure("x", [90.0, 110.0], 0.1).value == pytest.approx(0.1)
-    assert phase_figure("x", [1.0, None], 0.1).value is None
+    assert phase_figure("own", "x", [90.0, 110.0], 0.1).value == pytest.approx(0.1)
+    assert phase_figure("own", "x", [1.0, None], 0.1).value is None
     assert slug("nvml:field186:gpu") == "field186_gpu"
     assert slug("nvml:power_usage") == "power_usage"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from benchmarks.gpu.run.part import labelled, neighbours
-from benchmarks.harness.figures import Figure, missing
+from benchmarks.harness.figures import Figure
 from ecorl.records import Provenance
 
 FOREIGN = 2**22 + 1
@@ -37,7 +37,7 @@ def test_where_nvml_does_not_tell_it_is_not_known(one_gpu):
 def test_figures_say_that_the_gpu_was_shared():
     figures = [Figure("x.power_w", 1.0, "W", Provenance.MEASURED, note="idle"),
                Figure("x.energy_j", 1.0, "J", Provenance.MEASURED),
-               missing("x.time_s", "s", "no time left")]  # fmt: skip
+               Figure("x.time_s", None, "s", note="no time left")]  # fmt: skip
     assert labelled(figures, [], None) == figures
     one = {"pid": 1, "name": None, "memory_bytes": None}
     notes = [f.note for f in labelled(figures, [one], [one, one])]

@@ -9,10 +9,8 @@ from fake_nvml import true_energy_j
 
 from benchmarks.gpu import sampling
 from benchmarks.gpu.run.setting import Setting
-from benchmarks.gpu.sampling import Arm, share_figure
+from benchmarks.gpu.sampling import FIGURES, Arm
 from benchmarks.gpu.sensing.meter import CpuShare
-from benchmarks.harness.figures import Target
-from ecorl.records import Provenance
 
 PERIOD_S = 0.004
 
@@ -41,6 +39,6 @@ def test_both_arms_have_their_cost_and_their_truth(measured):
 
 def test_a_process_that_is_not_there_has_no_share():
     assert CpuShare(None).share() is None
-    figure = share_figure("x.cpu_share", None, Target(high=0.01), Provenance.MEASURED)
-    assert (figure.value, figure.holds) == (None, None)
+    figure = FIGURES.figure("gpu_sampling.{arm}.cpu_share_idle", None, arm="now")
+    assert figure.value is None
     assert "not there" in figure.note

@@ -152,7 +152,7 @@ def test_a_section_that_fails_loses_its_own_figures_alone(tmp_path):
         raise DriverError("GPU is lost\nand more")
 
     runs = SimpleNamespace(setting=rehearsed(tmp_path))
-    facts, (figure,) = training._guarded(fails, {"step_ratio": "1"}, runs)
+    facts, (figure,) = training._guarded(fails, training.without_equal, runs)
     assert facts == {}
     assert (figure.value, figure.note) == (None, "DriverError: GPU is lost")
 
