@@ -1,9 +1,9 @@
 """How near does the cost model of GPUs come to published measurements of decoding?
 
-Fits eight parameters a GPU to the points in `ecorl.devices.published` and prints them, the spread
-of each and the error at every point. Errors are relative and modelled over published; those that
-are left out are at the points of one model, of a fit to the others. Points where the host set the
-pace, whatever the model, are no part of the fit and are told apart. Beside them stands what was
+Fits eight parameters a GPU to the points in `benchmarks.studies.published` and prints them, the
+spread of each and the error at every point. Errors are relative and modelled over published; those
+that are left out are at the points of one model, of a fit to the others. Points where the host set
+the pace, whatever the model, are no part of the fit and are told apart. Beside them stands what was
 measured on an H100 here: scoring, training and decoding of a 1 B model. Seconds, no GPU.
 """
 
@@ -28,10 +28,10 @@ from benchmarks.studies.decode_fit import (
     left_out_errors,
     point_errors,
 )
+from benchmarks.studies.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
 from ecorl.bench.machine import repository
 from ecorl.devices import DeviceProfile, cheapest, dearest, load_profile, stage_cost
 from ecorl.devices.gpu_pass import gpu_limits
-from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, SOURCE, decode_points
 from ecorl.errors import ConfigError
 from ecorl.policy.calibration.stages import SHAPE_KEYS, measured_work
 from ecorl.records import ModelShape, Stage, StageWork

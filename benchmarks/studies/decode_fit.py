@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.studies.published import ASSUMED_PROMPT_TOKENS, DecodePoint, published_shape
 from ecorl.devices.gpu_pass import GpuLimits, PassParameters, decoding_pass, pass_cost
-from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, DecodePoint, published_shape
 
 Floats = npt.NDArray[np.float64]
 

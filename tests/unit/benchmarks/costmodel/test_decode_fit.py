@@ -12,9 +12,9 @@ from benchmarks.studies.decode_fit import (
     left_out_errors,
     point_errors,
 )
+from benchmarks.studies.published import ASSUMED_PROMPT_TOKENS, decode_points, published_shape
 from ecorl.devices import load_profile
 from ecorl.devices.gpu_pass import PassParameters, decoding_pass, gpu_limits, pass_cost
-from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, decode_points, published_shape
 
 LIMITS = gpu_limits(load_profile("h100_sxm"))
 POINTS = tuple(p for p in decode_points() if p.gpu == "h100_sxm")

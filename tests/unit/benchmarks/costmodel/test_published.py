@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ecorl.devices.published import ASSUMED_PROMPT_TOKENS, decode_points, published_shape
+from benchmarks.studies.published import ASSUMED_PROMPT_TOKENS, decode_points, published_shape
 
 
 def test_all_points_are_there_and_those_of_a_slow_host_are_told_apart():

@@ -1,6 +1,6 @@
 """Measurements of GPUs that others have published, with their source.
 
-``decode.csv`` holds figures of decoding from the ML.ENERGY leaderboard, version 3 (data of its
+``published.csv`` holds figures of decoding from the ML.ENERGY leaderboard, version 3 (data of its
 repository ml-energy/leaderboard at commit 0cd52da): dense models in vLLM, steady state, energy by
 the GPUs' counters. They are cited, one row a setting; their provenance is published.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from ecorl.devices.llama import decoder_shape
 from ecorl.records import ModelShape
@@ -72,7 +72,7 @@ class DecodePoint:
 @cache
 def decode_points() -> tuple[DecodePoint, ...]:
     """All published settings of decoding, in the order of the file."""
-    text = (resources.files("ecorl.devices.published") / "decode.csv").read_text("utf-8")
+    text = Path(__file__).with_name("published.csv").read_text("utf-8")
     return tuple(
         DecodePoint(
             gpu=row["gpu"],
