@@ -56,7 +56,7 @@ test: install
 
 test-all: install
 	@$(MAKE) --no-print-directory -j 2 checks
-	$(PYTEST)
+	HYPOTHESIS_PROFILE=all $(PYTEST)
 
 checks: types lint-hls lint layers size
 
@@ -72,7 +72,7 @@ NUMPY1_ROOMS := $(addprefix tests/unit/,test_records.py test_edi.py config devic
 # They need torch (test_shipped), or take long and are about processes rather than numbers.
 NUMPY1_LEFT_OUT := scheduler/test_shipped.py ledger/test_ledger_survival.py telemetry/sampling/test_sampler.py
 test-numpy1: prerequisites $(NUMPY1_STAMP)
-	HYPOTHESIS_PROFILE=few $(NUMPY1)/bin/pytest -m "not deep and not slow" $(NUMPY1_ROOMS) \
+	$(NUMPY1)/bin/pytest -m "not deep and not slow" $(NUMPY1_ROOMS) \
 	  $(addprefix --ignore=tests/unit/,$(NUMPY1_LEFT_OUT))
 
 $(NUMPY1_STAMP): pyproject.toml constraints.txt Makefile

@@ -13,16 +13,12 @@ import shutil
 import signal
 
 import pytest
-from hypothesis import settings
 
 from ecorl.engines.fpga.card.opening import can_emulate
+from tests.examples import load_profile
 from tests.fakes.xrt_noop import noop_driver
 
-# Made of what hypothesis has chosen already: under CI it draws the same examples each time. None of
-# them has a time of its own: a machine may be slow, or do other things as well.
-settings.register_profile("all", parent=settings(), deadline=None)
-settings.register_profile("few", parent=settings(), deadline=None, max_examples=10)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "all"))
+load_profile()
 pytest.register_assert_rewrite("tests.frameworks.conformance", "tests.frameworks.joules")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

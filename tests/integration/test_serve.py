@@ -23,6 +23,7 @@ from ecorl.engines.fpga.engine import FpgaEngine
 from ecorl.engines.protocol import ScoreBatch
 from ecorl.records import Stage
 from tests.conftest import demand
+from tests.examples import examples
 
 VOCAB, POSITIONS, CLIENTS = 97, 128, 64
 
@@ -315,7 +316,7 @@ def test_no_body_makes_the_service_fail(models, name, path):
         with httpx2.Client(base_url=url, trust_env=False, timeout=240) as session:
 
             @given(BODIES | st.binary(max_size=30))
-            @settings(max_examples=150, deadline=None)
+            @settings(max_examples=examples(150), deadline=None)
             def judged(body):
                 raw = body if isinstance(body, bytes) else json.dumps(body).encode()
                 headers = {"content-type": "application/json"}

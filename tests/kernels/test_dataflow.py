@@ -17,6 +17,7 @@ from kernel_benches import kernels_chosen
 
 from ecorl.engines.fpga.csim.build import ap_headers, kernel_root, read_flags
 from ecorl.errors import DataflowError, EngineError
+from tests.examples import examples
 from tests.fakes.gemm_library import GemmLibrary
 from tests.kernels.decoder_models import VOCAB, decoder, library, same, saved_decoder
 
@@ -105,7 +106,7 @@ def test_a_region_runs_through_at_its_depth_and_stands_still_below(regions):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(block=st.integers(1, 40), blocks=st.integers(1, 5), depth=st.integers(1, 60))
 def test_any_depth_that_is_enough_gives_the_same_results(regions, block, blocks, depth):
     """One item waits in `join` and not in the FIFO, so a block needs one place less."""

@@ -20,6 +20,7 @@ from ecorl.engines.fpga.int8_decoder import LOGPROB_BITS, REWARD_BITS
 from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import EngineError
+from tests.examples import examples
 from tests.kernels.decoder_models import (
     VOCAB,
     decoder,
@@ -206,7 +207,7 @@ def test_a_row_of_4096_tokens(folder_of):
 # ---------------------------------------------------------------- a row is the same everywhere
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     prompts=st.lists(st.sampled_from([1, 2, 17, 63, 64, 65, 128, 130]), min_size=1, max_size=4),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ecorl.engines.fpga.int8_decoder import REWARD_BITS
 from ecorl.engines.fpga.numerics.formats import LOG2_E
 from ecorl.engines.models.checkpoint import load_decoder
+from tests.examples import examples
 from tests.kernels.decoder_models import decoder, golden, library, same
 from tests.kernels.gated_models import PATTERN, saved_gated
 
@@ -128,7 +129,7 @@ def test_the_width_of_the_registers_changes_no_bit(saved, bits):
 # ---------------------------------------------------------------- a row is the same everywhere
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     prompts=st.lists(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ecorl.engines.fpga.csim import library as gemm_module
 from ecorl.engines.fpga.csim.library import CsimLibrary, GemmCounts, gemm_counts
 from ecorl.errors import BuildError
+from tests.examples import examples
 from tests.fakes.gemm_library import GemmLibrary
 
 PATHS = ("kernel", "portable", "avx2", "vnni", "amx")
@@ -104,7 +105,7 @@ def test_every_fast_path_is_exact(on_path, shape, fill):
     np.testing.assert_array_equal(guarded_gemm(on_path, a, w), golden(a, w))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 230), st.integers(1, 150), st.integers(1, 200), st.integers(0, 2**31))
 def test_fast_is_exact_for_any_shape(fast, m, n, k, seed):
     a, w = matrices(m, n, k, seed=seed)

@@ -23,6 +23,7 @@ from kv_attention import (
 )
 
 from ecorl.engines.fpga.csim.build import kernel_root
+from tests.examples import examples
 
 N_COMPLETIONS = 8
 MAX_HEAD, BEAT = 128, 64
@@ -107,7 +108,7 @@ def test_bytes_of_a_page(head_dim, n_bytes):
 
 
 @pytest.mark.parametrize("build", ["fast", "strict"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n=st.sampled_from([1, 2, 63, 64, 65, 127, 128, 130, 200]),

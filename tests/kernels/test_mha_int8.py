@@ -22,6 +22,7 @@ from kv_attention import (
     wanted_contexts,
 )
 
+from tests.examples import examples
 from tests.kernels.kernel_benches import check_resources, constants_of, qor_of, run_alone, run_bench
 
 N_COMPLETIONS = 8
@@ -79,7 +80,7 @@ def test_qor_declares_what_the_source_holds():
 
 
 @pytest.mark.parametrize("build", ["fast", "strict"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n=st.sampled_from([1, 2, 31, 63, 64, 65, 128, 130, 200]),

@@ -15,6 +15,7 @@ from ecorl.engines.fpga.csim.decoder import Int8Decoder
 from ecorl.engines.fpga.csim.library import CsimLibrary
 from ecorl.engines.fpga.numerics.formats import LOG2_E, IntegerLinear, Scale
 from ecorl.engines.models.checkpoint import load_decoder
+from tests.examples import examples
 from tests.golden.arithmetic import clip, times
 from tests.golden.gating import LOGIT_BITS, fixed
 from tests.golden.operations import gated_reward
@@ -173,7 +174,7 @@ def problem(seed, m, n, sharpness, largest, largest_bias=None):
     return linear, acc, scales, Scale.of(LOG2_E / rng.uniform(0.2, 10)), rewards
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     m=st.sampled_from([1, 2, 16, 17, 35]),

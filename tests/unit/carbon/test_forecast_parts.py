@@ -13,9 +13,12 @@ from ecorl.carbon.forecasts.history import History
 from ecorl.carbon.forecasts.intervals import learn_spread, learn_weights
 from ecorl.carbon.forecasts.rules import Cycle, Rule, predict
 from ecorl.carbon.series import Series
+from tests.examples import examples
 from tests.fakes.grid_series import DAY_S, HOUR_S, MONDAY_S, cut, grid, with_gaps
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def plain_mean(past, origin, lead, period, count, wanted):

@@ -16,6 +16,7 @@ from ecorl.carbon.forecasts.pool import RecencyAdaptivePool
 from ecorl.carbon.series import Series
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.errors import FeedSilent
+from tests.examples import examples
 from tests.fakes.grid_series import DAY_S, HOUR_S, MONDAY_S, cut, grid, with_gaps
 from tests.fakes.rule_forecaster import LAST_DAY, LAST_YEAR, NEWEST, RuleForecaster, profile
 
@@ -24,7 +25,9 @@ FORECASTERS = {
     "pool": RecencyAdaptivePool,
 }
 every_forecaster = pytest.mark.parametrize("make", FORECASTERS.values(), ids=FORECASTERS.keys())
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def same(left, right):

@@ -15,11 +15,14 @@ from ecorl.carbon.traces.reading import read_trace
 from ecorl.carbon.traces.stamps import Label, label_of
 from ecorl.controllers.rules.prices import read_prices
 from ecorl.errors import DataError
+from tests.examples import examples
 from tests.fakes.recordings import HOUR_S, NEW_YEAR_S, refused, whats, write
 
 # Files are written anew for each example.
 on_disk = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=examples(40),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 ENDS = """

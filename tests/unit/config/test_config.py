@@ -16,6 +16,7 @@ from ecorl import config as cfg
 from ecorl.config import config_toml, load_config, preset_names
 from ecorl.errors import ConfigError, UserError
 from ecorl.records import Action, Algorithm, Stage
+from tests.examples import examples
 
 # ---------------------------------------------------------------- reading and writing
 
@@ -112,7 +113,7 @@ CONFIGS = st.builds(
 
 
 @given(CONFIGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_config_written_reads_back_equal(tmp_path_factory, config):
     path = tmp_path_factory.mktemp("c") / "c.toml"
     path.write_text(config_toml(config), encoding="utf-8")
@@ -126,7 +127,7 @@ def test_any_config_written_reads_back_equal(tmp_path_factory, config):
     isolated=st.booleans(),
     calls=st.lists(st.integers(0, 99), min_size=1, max_size=3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_overrides_are_what_the_file_would_say(steps, rate, name, isolated, calls):
     overrides = [
         f"trainer.steps={steps}",
@@ -235,7 +236,7 @@ ANY_KEY = st.sampled_from(
         max_size=4,
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(tmp_path_factory, data):
     import tomlkit
 

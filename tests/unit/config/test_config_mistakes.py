@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.config import preset_names
+from tests.examples import examples
 
 MISTAKES = [
     # text, line, what the message must say
@@ -205,7 +206,7 @@ def test_the_line_is_that_of_the_right_element_of_an_array_of_tables(refusal, wr
     ),
     after=st.lists(st.sampled_from(["", "# [trainer]", "log_every = 2"]), unique=True),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_line_does_not_depend_on_what_stands_around_it(
     refusal, tmp_path_factory, before, after
 ):

@@ -17,6 +17,7 @@ from ecorl.controllers.replay.playing import play
 from ecorl.controllers.rules.carbonscaler import CarbonScaler, HourlyExpectation
 from ecorl.controllers.step import action_of
 from ecorl.kinds import Provenance
+from tests.examples import examples
 from tests.fakes.scripted_feed import average
 from tests.fakes.training_problems import DAY_S, HOUR_S, NOW_S, ahead, past, problem, seen, table
 
@@ -47,7 +48,7 @@ def least_g(of, gear, truth):
     return float(np.sum(parts * grams.ravel()[order]))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     exponent=st.floats(0.5, 1.0),
     share=st.floats(0.1, 0.95),

@@ -25,6 +25,7 @@ from ecorl.controllers.problem.training import Kept
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
 from ecorl.errors import ConfigError, MissingToolError
+from tests.examples import examples
 from tests.fakes.training_problems import table as made_up
 from tests.oracles.clairvoyant import (
     HOUR_S,
@@ -76,7 +77,7 @@ def has_high(table, keeping):
 # -------------------------------------------------------------------- the linear bound
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(table=TABLES, slack=SLACKS, seed=SEEDS, cut=st.sampled_from([(0.0, 12.0), (0.3, 9.7)]))
 def test_it_is_what_a_knapsack_gives(table, slack, seed, cut):
     problem = problem_of(table, hours=cut[1] - cut[0], slack=slack, base_w=500.0, idle_w=20.0)
@@ -91,7 +92,7 @@ def test_it_is_what_a_knapsack_gives(table, slack, seed, cut):
     assert bound.late_g == 0.0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(table=TABLES, slack=SLACKS, seed=SEEDS, keeping=KEEPING, soft=SOFT)
 def test_it_is_what_a_programme_of_all_actions_and_ends_gives(table, slack, seed, keeping, soft):
     assume(has_high(table, keeping))
@@ -141,7 +142,7 @@ def test_its_price_is_what_one_token_less_saves(kept, low_share):
     assert (bound.low_price_g_per_token > 0.0) == (low_share < 1.0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(table=TABLES, seed=SEEDS, keeping=KEEPING)
 def test_more_time_never_costs_more_where_machines_are_let_go(table, seed, keeping):
     assume(has_high(table, keeping))
@@ -168,7 +169,7 @@ def test_a_cap_of_nothing_is_no_low_precision(seed, slack, kept):
 # -------------------------------------------------------------------- nobody is below
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     table=TABLES,
     slack=SLACKS,
@@ -198,7 +199,7 @@ def test_nobody_plays_below_the_bounds(table, slack, seed, keeping, changes):
             assert changed.cost_g <= one.cost_g * BELOW
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     seed=SEEDS,
     slack=st.sampled_from([1.3, 2.2, 4.0]),

@@ -22,6 +22,7 @@ from ecorl.controllers.replay.playing import Training, play
 from ecorl.controllers.step import action_of, control_step
 from ecorl.errors import ConfigError
 from ecorl.kinds import Provenance
+from tests.examples import examples
 from tests.fakes.spot_prices import hourly_prices
 from tests.oracles.clairvoyant import idle_of, table_of
 
@@ -171,7 +172,7 @@ GRIDS = st.builds(
 
 
 @EACH
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     problem=problems(),
     series=GRIDS,

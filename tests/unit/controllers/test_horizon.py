@@ -22,6 +22,7 @@ from ecorl.controllers.problem.training import Kept, Progress
 from ecorl.controllers.protocol import Seen
 from ecorl.controllers.replay.knowledge import Knowledge
 from ecorl.controllers.replay.playing import play
+from tests.examples import examples
 from tests.fakes.training_problems import DAY_S, HOUR_S, NOW_S, past, problem, seen, table
 
 
@@ -34,7 +35,7 @@ def days(n=60, seed=0, noise=5.0, level=300.0):
 # -------------------------------------------------------------------- prices
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 1000), st.floats(0.02, 0.98))
 def test_a_price_trains_what_it_is_asked_for(seed, share):
     values = np.random.default_rng(seed).uniform(20.0, 600.0, (48, 7))
@@ -136,7 +137,7 @@ def test_what_comes_late_leaves_the_hour_under_way_unknown():
     assert late[0].std() > early[0].std()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 1000), st.integers(1, 60 * 24))
 def test_a_fan_is_sound_whatever_is_missing(seed, n_missing):
     rng = np.random.default_rng(seed)

@@ -20,6 +20,7 @@ from ecorl.engines.fpga.cycles.kernel_calls import BatchShape
 from ecorl.engines.fpga.cycles.model import CycleModel
 from ecorl.errors import PhysicalBoundError
 from ecorl.records import ModelShape, Provenance, Stage, StageWork
+from tests.examples import examples
 
 U55C, H100, HOST = load_profile("u55c"), load_profile("h100_sxm"), load_profile("host_cpu")
 
@@ -115,7 +116,7 @@ def test_the_programs_own_cycle_model_is_never_refused_for_a_large_head():
     assert check.power_share == pytest.approx(73 / 150)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     lengths=st.lists(st.integers(2, 400), min_size=1, max_size=12),
     layers=st.integers(1, 3),

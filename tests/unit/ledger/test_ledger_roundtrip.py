@@ -35,6 +35,7 @@ from ecorl.records import (
     StageEnergy,
     StageResult,
 )
+from tests.examples import examples
 
 
 def make(folder: Path, **kwargs) -> Ledger:
@@ -437,6 +438,6 @@ def packed_rows(draw):
 
 
 @given(packed_rows())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_packing_is_exact(rows):
     assert unpack_block(pack_block(rows), len(rows)) == rows

@@ -34,6 +34,7 @@ from ecorl.report.energy.emissions import (
 from ecorl.report.energy.evidence import Attribution, Evidence
 from ecorl.report.energy.readings import DeviceReadings, common, length, merged
 from ecorl.report.energy.stages import stage_rows
+from tests.examples import examples
 
 MEASURED, MODELLED = Provenance.MEASURED, Provenance.MODELLED
 LENGTH_S = 60
@@ -147,7 +148,7 @@ KINDS = tuple(IntensityKind)
 
 
 @given(machines(), grids())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_emissions_add_up_whatever_the_grid(machine, drawn):
     grid, _ = drawn
     evidence = evidence_of(machine, grid)
@@ -175,7 +176,7 @@ def test_emissions_add_up_whatever_the_grid(machine, drawn):
 
 
 @given(machines(), grids(constant=True))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_with_constants_each_figure_is_energy_times_constants(machine, drawn):
     grid, rates = drawn
     evidence = evidence_of(machine, grid)
@@ -197,7 +198,7 @@ def test_with_constants_each_figure_is_energy_times_constants(machine, drawn):
 
 
 @given(machines(), grids())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_pauses_change_no_total_and_take_their_time_from_the_rest(machine, drawn):
     grid, _ = drawn
     executions, devices, readings, pauses = machine

@@ -24,6 +24,7 @@ from ecorl.report.energy.model import Accounting
 from ecorl.report.energy.readings import length, merged, minus
 from ecorl.report.energy.stages import comparisons, stage_rows
 from ecorl.report.render.spending_tables import energy_section
+from tests.examples import examples
 
 MODELLED, MEASURED = Provenance.MODELLED, Provenance.MEASURED
 
@@ -366,7 +367,7 @@ def executions(draw):
 
 
 @given(executions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_energy_is_conserved(rows):
     """No joule is lost, invented, counted under two provenances, or taken from card to machine."""
     spent = spending(Evidence(rows, [], [], [], {1: (0.0, 120.0)}), Accounting(1.2, 450.0, "x"))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ecorl.errors import ConfigError
 from roll_adapters.roll.config.yaml_text import line_of, load, scalar_at, with_block, with_value
+from tests.examples import examples
 
 CONFIG = """\
 # a job
@@ -417,7 +418,7 @@ def test_a_block_can_be_appended_to_any_block_mapping(pair):
         assert found.startswith(text)
 
 
-@settings(NO_HURRY, max_examples=30)
+@settings(NO_HURRY, max_examples=examples(30))
 @given(written())
 def test_every_key_has_its_line(pair):
     data, text = pair

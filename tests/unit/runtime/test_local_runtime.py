@@ -22,6 +22,7 @@ from ecorl.runtime.protocol import join
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.runtime.training import this_node
 from ecorl.scheduler import Quarantine
+from tests.examples import examples
 
 
 def bits(values):
@@ -269,7 +270,9 @@ def running(bench, toys, use_engines):
 
 @given(states=ROW_STATES, whole=WHOLE, stage=st.sampled_from([Stage.REWARD, Stage.REFERENCE]))
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(120),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_join_answers_each_row_once_and_asks_the_exact_path_for_the_bad_ones_alone(
     bench, toys, running, states, whole, stage

@@ -20,6 +20,7 @@ from ecorl.runtime.handles import Span
 from ecorl.runtime.ray import link, outbox, scheduler
 from ecorl.runtime.ray.outbox import Note
 from ecorl.runtime.ray.scheduler import NotStarted, SchedulerActor
+from tests.examples import examples
 from tests.ray_stand_in import Actor, QuietSender, Ray
 
 
@@ -113,7 +114,7 @@ def test_a_scheduler_whose_disk_hangs_is_told_on(actor, make):
     assert actor.told()[-4:] == [17, 18, 19, 20]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -11,6 +11,7 @@ from ecorl.devices import load_profile
 from ecorl.errors import EngineCrashed
 from ecorl.records import Action, ActionCost, GuardRefusal, ModelShape, Stage
 from ecorl.scheduler import CostModel, Guards, Proposal, place
+from tests.examples import examples
 
 GPU, U55C, V80, HOST = (load_profile(n) for n in ("h100_sxm", "u55c", "v80", "host_cpu"))
 SMALL = ModelShape(2, 64, 128, 4, 2, 16, 256, 120_000, 100_000)
@@ -171,7 +172,7 @@ def test_guards_come_from_the_config():
     q_max=st.integers(1, 10),
     l_max=st.integers(1, 4000),
 )
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_policy_overrides_a_guard(
     make_state, action, stage, queue, length, available, margin, q_max, l_max
 ):

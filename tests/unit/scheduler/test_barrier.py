@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ecorl.errors import ConfigError, EngineError
 from ecorl.scheduler import CompletionBarrier
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ CHUNK = st.lists(
 
 
 @given(st.lists(CHUNK, max_size=5), st.booleans(), st.sampled_from([0.0, 0.002]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_each_id_is_answered_exactly_once_under_any_interleaving(chunks, fails, deadline_s):
     barrier = CompletionBarrier()
     ids = ("a", "b", "c", "d")

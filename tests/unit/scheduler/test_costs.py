@@ -29,6 +29,7 @@ from ecorl.records import (
     StageWork,
 )
 from ecorl.scheduler import CostModel, Guards, RoleDevices, Static, place
+from tests.examples import examples
 from tests.fakes.card_calls import calls_s
 
 HOST, H100, U55C, V80 = (load_profile(n) for n in ("host_cpu", "h100_sxm", "u55c", "v80"))
@@ -88,7 +89,7 @@ def begins_inside_a_page(batch):
 tokens = st.one_of(st.integers(1, 600), st.sampled_from([1, 2, 63, 64, 65, 127, 128, 129, 192]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     stage=st.sampled_from([Stage.REWARD, Stage.REFERENCE]),
     name=st.sampled_from(list(SHAPES)),

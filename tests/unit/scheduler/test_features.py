@@ -11,6 +11,7 @@ from ecorl.scheduler.measured.readings import Readings
 from ecorl.stages.figures import BATCH, CONCURRENT, GPU, Between, idle_work
 from ecorl.stages.guards import Rules, gpu_only, permitted
 from ecorl.stages.iteration import advance, finish
+from tests.examples import examples
 from tests.fakes.iterations import BEFORE, CODES, run, stacked, works
 
 G, RW, RF, C, A, CT = list(Stage)
@@ -64,7 +65,7 @@ def test_all_numbers_are_finite_and_the_stage_is_marked(work, before, codes, sta
     assert [s for s in Stage if state[f"stage_{s}"]] == [stage]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(st.tuples(WORK, BEFORE, CODES), min_size=1, max_size=4),
     st.sampled_from(list(Stage)),
@@ -195,7 +196,7 @@ READ = st.builds(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(
         st.tuples(WORK, st.floats(0.0, 80.0), st.sampled_from([20.0, 88.0]), CODES),

@@ -35,6 +35,7 @@ from ecorl.sim.simulation import _POWER_SHARE, N_STAGES, Simulation
 from ecorl.sim.trace import draw_trace
 from ecorl.stages.figures import ACTIONS, CONCURRENT, FPGA, GPU
 from ecorl.stages.iteration import queue_s
+from tests.examples import examples
 
 LENGTHS = np.geomspace(64.0, 1024.0, 5)
 COST = st.floats(0.01, 20.0)
@@ -207,14 +208,14 @@ def run_table(job, run):
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(jobs(), st.integers(0, 3), st.booleans())
 def test_run_and_simulator_show_the_same_iteration(made, n_others, up):
     job, run = made
     both_ways(run_table(job, run), undisturbed(job, n_others, up), n_others, up)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     jobs(),
     st.integers(0, 3),

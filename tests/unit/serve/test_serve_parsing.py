@@ -16,6 +16,7 @@ from ecorl.records import Stage
 from ecorl.serve.http_errors import HttpError
 from ecorl.serve.parsing import BodyParser, ScoreRows
 from ecorl.serve.responses import UNKNOWN, Answer, as_json
+from tests.examples import examples
 
 MAX_ROWS = 5
 
@@ -213,7 +214,7 @@ BODIES = st.fixed_dictionaries(
 
 
 @given(st.sampled_from([Stage.REWARD, Stage.REFERENCE]), BODIES | JSON | st.binary(max_size=40))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_any_body_is_rows_or_one_line(stage, data):
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
     refused, rows = None, None

@@ -13,6 +13,7 @@ from ecorl.sim.simulation import Simulation
 from ecorl.sim.trace import draw_trace
 from ecorl.stages.figures import CONCURRENT, FPGA, GPU, Between, idle_work
 from ecorl.stages.iteration import with_deferred_done
+from tests.examples import examples
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, run, works
 from tests.fakes.scenarios import SCENARIO
 from tests.oracles.events import check_episode, difference, play_episode, play_iteration
@@ -128,7 +129,7 @@ NOTHING_TO_DRAW = PLAIN._replace(
 """An iteration whose only joules would be those of a bubble of 0 s, which rounding makes 1e-15."""
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(works(), BEFORE, CODES)
 @example(PLAIN, CLEAN._replace(deferred_s=10.0, deferred_j=1.0), OFFLOADS[0])
 @example(NOTHING_TO_DRAW, CLEAN, [0, 0, 0, CONCURRENT, 0, CONCURRENT])
@@ -141,7 +142,7 @@ def test_the_stage_function_agrees_with_the_events(work, before, actions):
 
 @pytest.mark.parametrize("off_policy", [0.0, 1.0])
 @pytest.mark.parametrize("actions", OFFLOADS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(work=works(), before=BEFORE)
 def test_streamed_and_mixed_placements_agree(work, before, actions, off_policy):
     work = work._replace(off_policy=off_policy)

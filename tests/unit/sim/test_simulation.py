@@ -15,6 +15,7 @@ from ecorl.sim.simulation import N_STAGES, STAGES, Simulation, play
 from ecorl.sim.trace import draw_trace
 from ecorl.stages.figures import CONCURRENT, FPGA, GPU
 from ecorl.stages.guards import gpu_only
+from tests.examples import examples
 from tests.fakes.iterations import flat
 from tests.fakes.scenarios import SCENARIO, draw, played, with_actual
 
@@ -273,7 +274,7 @@ def test_before_generation_nobody_knows_how_it_turns_out(kind, k, seed):
     assert observed(changed, codes) == observed(trace, codes)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(k=st.integers(0, 3), seed=st.integers(0, 99), place=st.integers(0, 5))
 def test_nobody_knows_later_iterations(k, seed, place):
     trace = draw(seed=seed, n_iterations=5)

@@ -11,6 +11,7 @@ from ecorl.records import Stage
 from ecorl.stages.figures import BATCH, CONCURRENT, FPGA, GPU, Between, idle_work
 from ecorl.stages.guards import Rules, gpu_only, outlook, permitted
 from ecorl.stages.iteration import advance, begin, card_done_s, finish, with_deferred_done
+from tests.examples import examples
 from tests.fakes.iterations import BEFORE, CODES, N_STAGES, SECONDS, flat, run, stacked, works
 
 G, RW, RF, C, A, CT = list(Stage)
@@ -269,7 +270,7 @@ def test_gpu_only_is_the_iteration_of_a1_alone_whatever_others_do(work, before):
     assert totals.bubble_s == 0.0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.lists(
         st.tuples(works(card_idle_w=3.0, card_active_w=8.0, asleep_w=1.0), CODES),
@@ -320,7 +321,7 @@ def test_the_outlook_takes_the_forward_pass_early_where_that_is_faster(work, bef
 # ------------------------------------------------------------ arrays
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(st.tuples(works(), BEFORE, CODES), min_size=1, max_size=5))
 def test_arrays_give_the_numbers_of_floats(cases):
     singles = [run(*case) for case in cases]
@@ -407,7 +408,7 @@ def test_the_other_stages_have_what_the_framework_can_do():
     assert permitted(A, carry, off_policy, OPEN, 9.0) == (0.0, 0.0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(st.tuples(works(), BEFORE, CODES), min_size=1, max_size=5),
     st.sampled_from([0.5, 1.0, 5.0, 1e30]),

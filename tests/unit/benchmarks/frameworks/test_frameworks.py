@@ -44,6 +44,7 @@ from ecorl.sim.scenario import Scenario
 from ecorl.sim.trace import draw_trace, work_at
 from ecorl.stages.figures import CONCURRENT, FPGA, GPU, idle_work
 from ecorl.stages.guards import gpu_only
+from tests.examples import examples
 
 CLUSTER = Cluster(n_rows=256.0, n_copies=16.0, pipeline_bubble=3 / 11)
 STREAMED = (CONCURRENT, CONCURRENT, CONCURRENT, GPU, GPU, GPU)
@@ -216,14 +217,14 @@ def test_work_is_conserved(schedule, some, cluster):
             assert done_s[k, task.piece] == pytest.approx(expected_s, rel=1e-6, abs=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(some=st.lists(works(), min_size=1, max_size=4), cluster=clusters)
 def test_all_frameworks_do_the_same_work(some, cluster):
     done_s = [run_schedule(f, some, cluster).busy_s for f in FRAMEWORKS]
     assert done_s == pytest.approx([done_s[0]] * len(done_s), rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(some=st.lists(works(), min_size=1, max_size=4), cluster=clusters)
 def test_deepspeed_chat_takes_the_sum_of_its_stages(some, cluster):
     timeline = run_schedule(DEEPSPEED_CHAT, some, cluster)

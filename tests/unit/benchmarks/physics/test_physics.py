@@ -59,6 +59,7 @@ from benchmarks.studies.physics.tables import (
     slice_table,
 )
 from ecorl.devices import bound_ops_per_s, load_profile, stage_cost
+from tests.examples import examples
 
 U55C, H100 = load_profile("u55c"), load_profile("h100_sxm")
 
@@ -269,7 +270,7 @@ def test_larger_models_take_longer(n_rows, n_tokens):
     assert energies == sorted(energies)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(sizes, rows, lengths)
 def test_our_card_is_never_better_than_ideal_nor_that_than_the_bound(size, n_rows, n_tokens):
     work = scoring(SHAPES[size], n_rows, n_tokens)
@@ -367,7 +368,7 @@ def test_interval_of_a_compute_bound_cell_by_hand(ranged_whole):
 idles, ends_of_reading = st.floats(60.0, 120.0), st.floats(0.0, 1.0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(idles, ends_of_reading, ends_of_reading, ends_of_reading)
 def test_no_gpu_within_the_intervals_is_outside_the_map_s(idle_w, busy, moving, share):
     axes = Axes(("20m", "7b"), (1,), (32, 512), (0.1, 0.5))

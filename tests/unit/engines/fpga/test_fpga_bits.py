@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from int8_models import REWARDS, decoder, rows_of, same_bits
 
+from tests.examples import examples
+
 
 @pytest.fixture(autouse=True)
 def _needs_compiler(require_tool):
@@ -45,7 +47,7 @@ def reward_folder(models):
     return models("llama_reward")[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data(), threads=st.sampled_from([1, 2]))
 def test_a_row_has_the_same_bits_in_any_batch(reward_folder, data, threads):
     pool, wanted = rows_of(*POOL, seed=8), alone(reward_folder)

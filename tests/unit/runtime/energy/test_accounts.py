@@ -29,6 +29,7 @@ from ecorl.runtime.energy.stage_energy import (
 )
 from ecorl.runtime.training import this_node
 from ecorl.telemetry.history import PowerHistory
+from tests.examples import examples
 
 M = Provenance.MEASURED
 HERE = f"{this_node()}/"
@@ -191,7 +192,9 @@ def test_the_weaker_of_time_and_energy_names_the_cell(bench):
     runs=st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 1e4), st.floats(0, 1e4)), max_size=8)
 )
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_host_time_has_no_say_in_edi(bench, runs):
     matrices = []
@@ -338,7 +341,9 @@ def holdings(draw):
     counter=st.booleans(),
 )
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_the_parts_of_a_device_add_up_to_what_it_drew(executions, watts, counter):
     """Whatever overlaps: the parts are those of the time in which somebody held the device."""

@@ -14,6 +14,7 @@ from ecorl.errors import EngineCrashed, EngineTimeout
 from ecorl.records import Provenance, Stage
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.scheduler import Quarantine
+from tests.examples import examples
 
 SHORT_S = 0.02
 
@@ -257,7 +258,9 @@ def spoil(toys, batch, stage, rows, whole):
 
 @given(data=st.data(), n=st.integers(1, 6), stage=st.sampled_from([Stage.REWARD, Stage.REFERENCE]))
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_every_row_is_a_good_value_or_a_bad_row_and_never_both(toys, data, n, stage):
     batch = toys.make_batch(n, seed=n)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.optim import AdamW
 
 from ecorl.trainer import PrecisionAdaptiveAdamW
+from tests.examples import examples
 from tests.unit.trainer.optimizer.conftest import PATHS, Trial, assert_equal_bits
 
 
@@ -44,7 +45,9 @@ def test_it_is_torchs_to_the_last_bit(path, amsgrad, maximize, dtype):
     seed=st.integers(0, 1000),
 )
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_it_is_torchs_at_any_setting(path, beta1, beta2, seed, **options):
     both(Trial(seed=seed), 4, betas=(beta1, beta2), **options, **PATHS[path])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecorl.trainer import PrecisionAdaptiveAdamW
+from tests.examples import examples
 from tests.oracles.adamw import adamw_weights
 from tests.unit.trainer.optimizer.conftest import PATHS, Trial
 
@@ -57,7 +58,7 @@ def test_a_step_is_the_formula(path, dtype, amsgrad, gamma, literal):
     literal=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_it_is_the_formula_at_any_setting(path, gamma, literal, seed, **options):
     check(Trial(torch.float64, seed), 4, gamma, PATHS[path], literal=literal, **options)
 

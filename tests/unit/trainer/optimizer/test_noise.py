@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ecorl.trainer.optimizer.noise import GradientNoise, gradient_noise
+from tests.examples import examples
 
 K = 5
 plain = contextlib.nullcontext
@@ -51,7 +52,7 @@ class Switched:
     rounding=st.floats(1e-3, 10.0),
     offset=st.floats(-5.0, 5.0),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_variances_are_those_of_the_closed_form(seed, n, rounding, offset):
     rng = np.random.default_rng(seed)
     g = rng.normal(3.0, 1.0, (n, 4, 3))

@@ -23,6 +23,7 @@ from ecorl.engines.fpga.kernels.banks import PLATFORM, card_memory
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, shape_limits
 from ecorl.engines.models.decoder_config import read_config_file
 from ecorl.errors import BitstreamError, UserError
+from tests.examples import examples
 from tests.fakes.manifests import manifest_of
 from tests.fakes.vitis import _xclbin
 
@@ -317,7 +318,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_any_value_in_any_field_is_taken_or_refused_in_one_line(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.csim.xclbin"
@@ -342,7 +343,7 @@ SITES = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     target=st.sampled_from(BitstreamTarget),
     clock_mhz=st.none() | st.floats(1, 1000),

@@ -14,6 +14,7 @@ from ecorl.engines.fpga.bitstream.xclbin import Kind, Mode, read_container, writ
 from ecorl.engines.fpga.kernels.banks import PLATFORM, Bank, BankMap, card_memory
 from ecorl.engines.fpga.kernels.interfaces import Argument, KernelInterface, kernel_interfaces
 from ecorl.errors import BitstreamError, BuildError
+from tests.examples import examples
 from tests.fakes.xclbin_sections import connections, memories, units
 from tests.fakes.xrt_noop import COMPLETED, run_kernels
 
@@ -131,7 +132,7 @@ def test_foreign_and_absent_files_are_refused(tmp_path):
         read_container(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(at=st.integers(0, 800), value=st.integers(0, 255))
 def test_a_damaged_header_is_read_or_refused_and_nothing_else(tmp_path_factory, at, value):
     folder = tmp_path_factory.getbasetemp()
@@ -177,7 +178,7 @@ def designs(draw):
     return kernels, BankMap(n_channels, channel_bytes, wiring)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(design=designs(), library=st.binary(max_size=200), platform=NAMES)
 def test_any_design_comes_back(tmp_path_factory, design, library, platform):
     kernels, memory = design

@@ -21,10 +21,11 @@ from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces
 from ecorl.engines.fpga.kernels.sequence import SCORE_OPERATIONS, VECTOR_OPERATIONS
 from ecorl.engines.fpga.numerics.formats import LOG2_E, Scale, integer_decoder
 from ecorl.errors import CheckpointError
+from tests.examples import examples
 from tests.fakes import cards
 
 INTERFACES = {k.kernel: k for k in kernel_interfaces()}
-SLOW = settings(deadline=None, max_examples=25)
+SLOW = settings(deadline=None, max_examples=examples(25))
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from ecorl.engines.fpga.card.decoder import groups_of
 from ecorl.engines.fpga.card.plan import MARK, N_OUTPUTS, POSITION, TOKEN, lay_out
 from ecorl.engines.fpga.cycles.attention import PAGE
 from ecorl.engines.fpga.int8_decoder import segments_of
+from tests.examples import examples
 
 LENGTHS = st.one_of(
     st.integers(0, 9), st.sampled_from([31, 63, 64, 65, 127, 128, 129, 191, 192, 200])
@@ -62,7 +63,7 @@ def sequences(layout):
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(batch=batches(), most=st.sampled_from([1, 60, 300, 2048]))
 def test_groups_hold_each_output_once_and_whole_families(batch, most):
     segments, tokens, groups, _ = laid_out(batch, most)
@@ -80,7 +81,7 @@ def test_groups_hold_each_output_once_and_whole_families(batch, most):
         assert owners.max() < s1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(batch=batches(), most=st.sampled_from([60, 2048]))
 def test_every_wanted_token_stands_in_the_tail_with_its_id_and_position(batch, most):
     rows = batch[0]
@@ -104,7 +105,7 @@ def test_every_wanted_token_stands_in_the_tail_with_its_id_and_position(batch, m
                 assert (record[TOKEN], record[POSITION]) == truth[begin + i]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(batch=batches())
 def test_rows_are_disjoint_and_blocks_cover_them_once(batch):
     *_, layouts = laid_out(batch, 2048)
@@ -161,7 +162,7 @@ class Pages:
         return [k for i in range(n_pages) for k in self.pages[self.table[first_entry + i]]]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(batch=batches(), heads=st.sampled_from([(1, 1), (4, 2)]))
 def test_each_query_finds_the_keys_of_its_sequence_in_the_pages(batch, heads):
     n_heads, n_kv = heads
@@ -187,7 +188,7 @@ def test_each_query_finds_the_keys_of_its_sequence_in_the_pages(batch, heads):
                     assert np.array_equal(keys[: position + 1], own)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(batch=batches(), seed=st.integers(0, 2**31))
 def test_marks_spread_as_one_would_naively(batch, seed):
     rng = np.random.default_rng(seed)

@@ -39,6 +39,7 @@ from ecorl.engines.fpga.numerics.formats import integer_decoder
 from ecorl.engines.models.checkpoint import load_decoder
 from ecorl.errors import ConfigError
 from ecorl.records import ModelShape, Provenance, Stage
+from tests.examples import examples
 from tests.fakes.card_calls import calls_s
 
 
@@ -57,7 +58,7 @@ def small_shape(layers, hidden, heads, head_dim):
     return ModelShape(layers, hidden, 2 * hidden, heads, heads, head_dim, 500, n, n)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 700), min_size=1, max_size=20),
     layers=st.integers(1, 4),
@@ -225,7 +226,7 @@ prompts = st.one_of(st.integers(1, 150), st.sampled_from([1, 2, 63, 64, 65, 66, 
 completions = st.one_of(st.integers(0, 90), st.sampled_from([0, 1, 2, 63, 64, 65, 66]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.tuples(prompts, st.lists(completions, max_size=4)), min_size=1))
 @example([(64, [1, 2])])  # wanted tokens inside a page, behind a prompt that ends with one
 @example([(66, [0, 2])])  # the most: a prompt in two parts, and a row in two behind it
@@ -337,7 +338,7 @@ def test_without_channels_only_their_sum_is_a_limit():
     assert memory.all_words == pytest.approx(32 * memory_of(U55C).channel_words)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     call=st.one_of(
         st.builds(GemmCall, st.integers(1, 300), st.integers(1, 300), st.integers(1, 600)),

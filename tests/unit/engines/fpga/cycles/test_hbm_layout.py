@@ -17,6 +17,7 @@ from ecorl.engines.fpga.engine import card_bytes
 from ecorl.engines.fpga.estimate import placed, workload
 from ecorl.errors import CheckpointError
 from ecorl.records import Stage
+from tests.examples import examples
 
 U55C, V80 = load_profile("u55c"), load_profile("v80")
 CAPACITY = 32 << 29
@@ -118,7 +119,7 @@ def test_bytes_are_at_least_what_the_engine_counts():
                 assert placed_bytes == pytest.approx(card_bytes(own), rel=0.005)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     layers=st.integers(1, 6),
     heads=st.integers(1, 16),
