@@ -4,9 +4,8 @@
 
 What changed is what differs from REV by git, with files that git does not know yet; where nothing
 differs from HEAD, it is the last commit. A test file is reached where it imports a changed module,
-itself or through others. All that are reached are ordered by how near they are, and
-run in this order on two processes until the time is up, without tests marked ``slow`` or ``deep``.
-The checks run beside them.
+itself or through others. All that are reached run, the nearest first, on two processes until the
+time is up, without tests marked ``slow`` or ``deep``. The checks run beside them.
 
 Exit codes: 0 all that ran has passed, 1 something has failed, 2 an option is wrong.
 """
