@@ -2,6 +2,7 @@
 # make demo-carbon  a demo that waits for a clean window and pauses for a dirty one
 # make demo-all    one run with everything: Ray, cards, placement, gears, widths, pauses
 # make demo-ray    the demo over a Ray cluster of two nodes on this machine
+# make quick       checks of what changed and the nearest tests that it reaches, 3 minutes: SINCE=REV
 # make test        lint, types, import layers and all tests but the deep ones
 # make test-all    the same with the deep ones: longer sweeps
 # make test-numpy1  tests of the rooms that need no framework, under NumPy before 2
@@ -28,7 +29,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 
-.PHONY: demo demo-carbon demo-all demo-ray gpu gpu-wheels policy test test-all test-numpy1 test-openrlhf test-roll pages checks size lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
+.PHONY: demo demo-carbon demo-all demo-ray gpu gpu-wheels policy test test-all quick test-numpy1 test-openrlhf test-roll pages checks size lint lint-hls types layers format install csim bitstream prerequisites bench bench-long wheel clean help
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -57,6 +58,9 @@ test: install
 test-all: install
 	@$(MAKE) --no-print-directory -j 2 checks
 	HYPOTHESIS_PROFILE=all $(PYTEST)
+
+quick: install
+	@$(BIN)/python -m tests.quick $(if $(SINCE),--since "$(SINCE)")
 
 checks: types lint-hls lint layers size
 

@@ -76,6 +76,7 @@ def test_every_command_has_a_treatment_and_stands_on_a_page():
 # ---------------------------------------------------------------- what it does
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_quick_commands_of_the_pages_do_as_they_stand(tmp_path):
     reader = Reader(tmp_path)

@@ -85,6 +85,7 @@ COMMANDS: dict[str, Treatment] = {
     "source .venv/bin/activate": never("the tests run in this environment"),
     "make demo": LONG_AT_ROOT,
     "make test": TESTS,
+    "make quick": TESTS,
     "ecorl demo models demo": QUICK,
     "python demo/train.py": LONG,
     "ecorl runs": QUICK,
