@@ -175,9 +175,9 @@ def _rank(path: str, test: str, distance: int) -> tuple[int, int, str]:
     and names), so that of many tests that import a module those come first that are about it. Of
     equal ones the room's own come first, and those that train or serve last.
     """
-    (room, words), (tested, told) = _place(path), _place(test)
+    (room, words), (tested, test_words) = _place(path), _place(test)
     later = 0 if tested == room else 1 if tested.startswith("unit") else 2
-    return (-100 if test == path else distance - len(words & told)), later, test
+    return (-100 if test == path else distance - len(words & test_words)), later, test
 
 
 def _place(path: str) -> tuple[str, set[str]]:
@@ -346,12 +346,12 @@ def main(words: list[str]) -> int:
     length_s = 60 * options.minutes
     last_start_s, end_s = begin_s + LAST_START * length_s, begin_s + length_s
     with ThreadPoolExecutor(1) as thread:
-        checking = thread.submit(lambda: list(map(_told, run_checks(checks(changed), end_s))))
-        ran = list(map(_told, run_tests(tests, last_start_s, end_s)))
+        checking = thread.submit(lambda: list(map(_printed, run_checks(checks(changed), end_s))))
+        ran = list(map(_printed, run_tests(tests, last_start_s, end_s)))
     return sum_up(checking.result(), ran, len(tests), time.time() - begin_s)
 
 
-def _told(outcome: Outcome) -> Outcome:
+def _printed(outcome: Outcome) -> Outcome:
     """Print how a check or a file ended, with its output where it failed."""
     state = "failed" if outcome.has_failed else "passed" if outcome.is_whole else "cut off"
     print(f"{state:8}{outcome.name}", flush=True)

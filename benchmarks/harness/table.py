@@ -9,9 +9,10 @@ and has
 - ``least``, ``most``: the ends of the target; without them there is none;
 - ``missing``: why there is no value, where a caller has no reason of its own.
 
-What stands above all rows holds for each that does not say otherwise. Id, unit, note and reason are
-templates, whose fields a caller fills in; a format that ends with `` %`` writes a share as a
-percentage. Where the id of a template is filled in, what a row of that name has comes on top.
+Keys above the first row are the defaults of all rows. Id, unit, note and reason are templates,
+whose fields a caller fills in; a format that ends with `` %`` writes a share as a percentage. A row
+whose name is one filled-in id of a template, such as ``carbon.regret_CISO_history``, overrides the
+template's keys for that figure: a target of its own, for instance.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from ecorl.records import Provenance
 FOLDER = Path(__file__).resolve().parent.parent / "figures"
 
 
-class _Words(string.Formatter):
+class _Template(string.Formatter):
+    """Fills in a template; the format ``.1f %`` writes 0.123 as ``12.3 %``."""
+
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec.endswith(" %"):
             return f"{100 * value:{format_spec[:-2]}} %"
@@ -46,7 +49,7 @@ class FigureTable:
     def __init__(self, name: str) -> None:
         entries = tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
         self._rows = {key: row for key, row in entries.items() if isinstance(row, dict)}
-        self._of_all = {key: value for key, value in entries.items() if key not in self._rows}
+        self._defaults = {key: value for key, value in entries.items() if key not in self._rows}
 
     def rows(self, start: str = "") -> list[str]:
         """Names of the rows.
@@ -82,9 +85,9 @@ class FigureTable:
             words: fields of id, unit, note and reason.
             **more: further fields.
         """
-        fill, fields = _Words().vformat, {**(words or {}), **more}
+        fill, fields = _Template().vformat, {**(words or {}), **more}
         id = fill(key, (), fields)
-        row = {**self._of_all, **self._rows[key], **self._rows.get(id, {})}
+        row = {**self._defaults, **self._rows[key], **self._rows.get(id, {})}
         unit = fill(row.get("unit", "1"), (), fields)
         if target is None and judged and ("least" in row or "most" in row):
             target = Target(row.get("least"), row.get("most"))

@@ -47,12 +47,12 @@ class Verdict:
 
     Attributes:
         is_found: whether a test fails with it that passes without it.
-        told: the test, or why none has found it.
+        reason: the test that found it, or why none did.
         time_s: that it took, s.
     """
 
     is_found: bool
-    told: str
+    reason: str
     time_s: float = 0.0
 
 
@@ -138,8 +138,8 @@ def row(name: str, verdict: Verdict, *, markdown: bool) -> str:
     """
     found = "found" if verdict.is_found else "NOT FOUND"
     if markdown:
-        return f"| {name} | {found} | `{verdict.told}` | {verdict.time_s:.0f} |"
-    return f"{name:28}{found:12}{verdict.time_s:7.0f}  {verdict.told}"
+        return f"| {name} | {found} | `{verdict.reason}` | {verdict.time_s:.0f} |"
+    return f"{name:28}{found:12}{verdict.time_s:7.0f}  {verdict.reason}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
