@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-_has_come = False
+_n_come = 0
 
 
 def remember_interrupts() -> None:
@@ -22,17 +22,26 @@ def remember_interrupts() -> None:
         signal.signal(signal.SIGINT, _interrupt)
 
 
-def raise_swallowed_interrupt() -> None:
-    """Raise the KeyboardInterrupt that came in this process, if one did.
+def n_interrupts() -> int:
+    """How often Ctrl-C has come to this process so far."""
+    return _n_come
+
+
+def raise_swallowed_interrupt(n_before: int) -> None:
+    """Raise the KeyboardInterrupt that has come since, if one has.
+
+    Args:
+        n_before: `n_interrupts` of where the code began that may have swallowed it. One that came
+            before it has had its effect.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
     """
-    if _has_come:
+    if _n_come > n_before:
         raise KeyboardInterrupt
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    global _has_come
-    _has_come = True
+    global _n_come
+    _n_come += 1
     raise KeyboardInterrupt

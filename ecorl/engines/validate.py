@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ecorl.engines import protocol
 from ecorl.engines.packing import PackedTokens
 from ecorl.errors import EcorlError, EngineCrashed, EngineError, InvalidResult
-from ecorl.interrupt import raise_swallowed_interrupt
+from ecorl.interrupt import n_interrupts, raise_swallowed_interrupt
 from ecorl.records import Provenance, Stage
 
 # Wide on purpose. An engine may come from another package by entry point, and a trainer's own
@@ -57,6 +57,7 @@ class EngineBoundary:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self._n_interrupts = n_interrupts()
 
     def __enter__(self) -> EngineBoundary:
         return self
@@ -68,7 +69,7 @@ class EngineBoundary:
         traceback: TracebackType | None,
     ) -> bool:
         if isinstance(error, _CONTAINED):
-            raise_swallowed_interrupt()
+            raise_swallowed_interrupt(self._n_interrupts)
             self.error = error
             return True
         return False

@@ -13,6 +13,7 @@ import ecorl.cli
 from ecorl.cli import commands
 
 def prepare():
+    {first}
     try:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
@@ -25,36 +26,47 @@ commands.main = prepare
 sys.argv[1:] = ["run", "--config", "demo"]
 ecorl.cli.main()
 """
+BOUNDARY = "from ecorl.engines.validate import EngineBoundary; boundary = EngineBoundary()"
 FOREIGN_CODE = """
-    from ecorl.engines.validate import EngineBoundary
-    with EngineBoundary():
+    with boundary:
         raise TypeError("no shape")
 """
-TRAINING = (
+STOP = (
     "from rich.console import Console; from roll_adapters.trl.launch.boundary import "
-    "StepStopSignals; StepStopSignals(Console()).listening().__enter__()"
+    "StepStopSignals; stop = StepStopSignals(Console())"
 )
+TRAINING = "stop.listening().__enter__()"
 
 
-def run(then: str) -> subprocess.CompletedProcess[str]:
-    code = SWALLOWED.format(then=then)
+def run(first: str, then: str) -> subprocess.CompletedProcess[str]:
+    code = SWALLOWED.format(first=first, then=then)
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
 
 
-@pytest.mark.parametrize("then", [FOREIGN_CODE, TRAINING], ids=["engine", "training"])
-def test_a_run_that_was_stopped_while_a_library_computed_does_not_go_on(then):
-    done = run(then)
+CASES = [(BOUNDARY, FOREIGN_CODE), (STOP, TRAINING)]
+
+
+@pytest.mark.parametrize(("first", "then"), CASES, ids=["engine", "training"])
+def test_a_run_that_was_stopped_while_a_library_computed_does_not_go_on(first, then):
+    done = run(first, then)
     assert done.returncode == 130, done.stderr
     assert "went on" not in done.stdout
     assert "stopped from the keyboard" in done.stderr
 
 
+@pytest.mark.parametrize(("first", "then"), CASES, ids=["engine", "training"])
+def test_ctrl_c_that_came_before_has_had_its_effect(first, then):
+    done = run("pass", f"{first}\n    {then}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "went on\n"
+
+
 def test_without_ctrl_c_nothing_is_raised():
     code = (
         "from ecorl.interrupt import *; from ecorl import interrupt as i;"
-        "i.remember_interrupts(); i.raise_swallowed_interrupt(); print('on')"
+        "i.remember_interrupts(); i.raise_swallowed_interrupt(i.n_interrupts()); print('on')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "on\n"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from transformers import TrainerCallback, set_seed
 
-from ecorl.interrupt import raise_swallowed_interrupt
+from ecorl.interrupt import n_interrupts, raise_swallowed_interrupt
 from ecorl.records import FaultEvent, FaultKind
 from ecorl.runtime.checkpoints import STATE_FILE
 from ecorl.runtime.control.governor import WIDTH_CHANGE
@@ -42,15 +42,16 @@ class StepStopSignals:
 
     def __init__(self, console: Console) -> None:
         self.asked, self._console = False, console
+        self._n_interrupts = n_interrupts()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Handle the two signals inside the block; a second one ends the process at once.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C came before, and a library swallowed it.
+            KeyboardInterrupt: Ctrl-C came since this object was made, and a library swallowed it.
         """
-        raise_swallowed_interrupt()
+        raise_swallowed_interrupt(self._n_interrupts)
         previous: dict[int, Any] = {}
 
         def ask(number: int, frame: FrameType | None) -> None:
