@@ -12,12 +12,6 @@ SHOWN = 20
 """Differences of a file that a failing test shows."""
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--renew", action="store_true", help="record anew what the product makes of tests/recorded"
-    )
-
-
 _RENEWED = pytest.StashKey[list[str]]()
 
 

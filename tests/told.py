@@ -1,0 +1,62 @@
+"""Texts for a reader, as they were when somebody last read them.
+
+A test hands what a command or a page says to the fixture `told`, which compares it with the text
+recorded in ``tests/told/``: a file for each file of tests, a section for each test. Wording is then
+read and changed in one place:
+
+    pytest tests/unit/cli --renew       # record what is said now; git shows what has changed
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+FOLDER = TESTS / "told"
+
+_HEAD = re.compile(r"^=== (.+)\n", re.MULTILINE)
+
+
+def file_of(test_file: Path) -> Path:
+    """Where the texts of a file of tests are recorded."""
+    return (FOLDER / test_file.relative_to(TESTS)).with_suffix(".txt")
+
+
+def read(path: Path) -> dict[str, str]:
+    """The recorded texts of a file, by what they are called."""
+    if not path.is_file():
+        return {}
+    _, *parts = _HEAD.split(path.read_text("utf-8"))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def write(path: Path, texts: Mapping[str, str]) -> None:
+    """Record the texts of a file, in the order of their names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"=== {name}\n{texts[name]}" for name in sorted(texts)), "utf-8")
+
+
+def neutral(text: str, hidden: Mapping[str, object]) -> str:
+    """A text without what differs from one run of a test to the next, and spaces at ends of lines.
+
+    Args:
+        text: as it was printed.
+        hidden: what is replaced, as ``str``, by its name in angle brackets; the longest first.
+    """
+    for name, value in sorted(hidden.items(), key=lambda item: -len(str(item[1]))):
+        text = text.replace(str(value), f"<{name}>")
+    return "".join(f"{line.rstrip()}\n" for line in text.strip("\n").splitlines())
+
+
+def difference(path: Path, name: str, now: str) -> str:
+    """In what a text differs from the recorded one, as the lines of a patch; empty: in nothing."""
+    before = read(path).get(name)
+    if before is None:
+        return f"no text is recorded for '{name}'"
+    lines = difflib.unified_diff(
+        before.splitlines(), now.splitlines(), "recorded", "now", lineterm="", n=1
+    )
+    return "\n".join(lines)

@@ -1,0 +1,45 @@
+"""Recorded texts belong to tests that there are, and a text that has changed is seen."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.told import FOLDER, TESTS, difference, neutral, read, write
+
+
+def test_each_recorded_text_is_of_a_test():
+    files = sorted(FOLDER.rglob("*.txt"))
+    for path in files:
+        source = (TESTS / path.relative_to(FOLDER)).with_suffix(".py")
+        tree = ast.parse(source.read_text("utf-8"))
+        tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        named = {name.split("[")[0].split(" ")[0] for name in read(path)}
+        assert named <= tests, path
+    assert files
+
+
+def test_texts_are_read_as_they_were_written(tmp_path):
+    texts = {"test_b": "one\n\ntwo\n", "test_a[x y] about": "=== is no head in a line\n"}
+    texts["test_a[x y] about"] = "of its own\n"
+    write(tmp_path / "below" / "test_x.txt", texts)
+    assert read(tmp_path / "below" / "test_x.txt") == texts
+    assert read(tmp_path / "none.txt") == {}
+
+
+def test_what_differs_between_runs_is_hidden_and_spaces_at_the_end_are_no_words(tmp_path):
+    run = tmp_path / "run"
+    text = f"\nin {run}:  \n  a\n"
+    assert neutral(text, {"tmp_path": tmp_path, "run": run}) == "in <run>:\n  a\n"
+
+
+def test_a_changed_text_and_one_that_nobody_has_recorded_are_told(tmp_path):
+    path = tmp_path / "test_x.txt"
+    write(path, {"test_a": "a\nb\n"})
+    assert difference(path, "test_a", "a\nb\n") == ""
+    assert "-b\n+c" in difference(path, "test_a", "a\nc\n")
+    assert difference(path, "test_b", "a\n") == "no text is recorded for 'test_b'"
+
+
+def test_a_text_is_the_one_that_was_recorded(told, tmp_path):
+    told(f"in {tmp_path}\n", "of a folder")
+    told("counts: 3", count=3)
