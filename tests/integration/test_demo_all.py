@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +15,7 @@ from ecorl.config import config_toml, load_config, validate_config
 from ecorl.control import Command
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, GuardRefusal, Stage
+from tests import forks
 from tests.conftest import demand
 from tests.integration.given_decisions import (
     FOLLOWS,
@@ -53,11 +51,7 @@ def trained(config, folder, *, rows=None, follows=None, steady=False):
     env |= {NOTES: str(rows)} if rows else {}
     env |= {FOLLOWS: str(follows)} if follows else {}
     env |= {STEADY: "1"} if steady else {}
-    done = subprocess.run(
-        [sys.executable, "-m", MODULE, "run", "--config", str(path)],
-        env=env | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    done = forks.run("-m", MODULE, "run", "--config", str(path), env=env, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return config.run_dir
 

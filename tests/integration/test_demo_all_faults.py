@@ -5,10 +5,7 @@ comes in a pause.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -18,6 +15,7 @@ from ecorl.config import config_toml, validate_config
 from ecorl.control import Command, Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
+from tests.forks import Fork
 from tests.integration.test_demo_all import DAY, FAR_S, NUMBERS, config, folder, grid
 from tests.integration.test_run import ecorl, wait_for
 
@@ -32,11 +30,7 @@ def started(settings, folder):
     """Start a run by the command."""
     path = folder / f"{settings.name}.toml"
     path.write_text(config_toml(settings), encoding="utf-8")
-    return subprocess.Popen(
-        [sys.executable, "-m", "ecorl.cli", "run", "--config", str(path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    return Fork("-m", "ecorl.cli", "run", "--config", str(path), merged=True)
 
 
 def named(settings, folder, name, **changes):
@@ -103,7 +97,7 @@ def test_with_its_accelerator_workers_killed_a_run_goes_on_by_itself_and_ends(co
     process = started(settings, folder)
 
     def has_offloaded():
-        assert process.poll() is None, process.stdout.read()
+        assert process.poll() is None, process.output()
         rows = [row.result for row in read(settings.run_dir, "executions")]
         return sum(r.action is Action.CONCURRENT for r in rows) >= 4
 
@@ -140,7 +134,7 @@ def test_a_run_whose_own_cluster_is_killed_goes_on_by_itself_and_ends(config, fo
     process = started(settings, folder)
 
     def has_saved():
-        assert process.poll() is None, process.stdout.read()
+        assert process.poll() is None, process.output()
         done = [row.iteration for row in read(settings.run_dir, "metrics")]
         return max(done, default=0) > settings.trainer.save_every
 
@@ -173,7 +167,7 @@ def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
     process = started(settings, folder)
 
     def is_paused():
-        assert process.poll() is None, process.stdout.read()
+        assert process.poll() is None, process.output()
         rows = read(settings.run_dir, "choices")
         return bool(rows) and rows[-1].choice.command is Command.PAUSE
 

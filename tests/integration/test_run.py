@@ -19,6 +19,8 @@ from safetensors.numpy import load_file
 from ecorl import cli
 from ecorl.ledger import LedgerReader, is_being_written
 from ecorl.records import EVALUATION_ROLE, Action, Stage
+from tests import forks
+from tests.forks import Fork
 
 STEPS = 12
 
@@ -72,15 +74,8 @@ def write_config(tiny, tmp_path):
     return config_writer(tiny, tmp_path)
 
 
-def ecorl(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ecorl.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        **options,
-    )
+def ecorl(*words: str) -> subprocess.CompletedProcess[str]:
+    return forks.run("-m", "ecorl.cli", *words, timeout=240)
 
 
 @pytest.fixture
@@ -98,14 +93,8 @@ def here(monkeypatch, capsys):
     return call
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "ecorl.cli", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def start(*words: str) -> Fork:
+    return Fork("-m", "ecorl.cli", *words, merged=True)
 
 
 def warned(caplog: Any) -> list[str]:
@@ -164,8 +153,8 @@ def test_killed_at_any_moment_and_resumed_is_the_unbroken_run(
     for step in (1, 10):
         process = start(*words)
 
-        def reached(step: int = step, process: subprocess.Popen[str] = process) -> bool:
-            assert process.poll() is None, process.stdout.read()
+        def reached(step: int = step, process: Fork = process) -> bool:
+            assert process.poll() is None, process.output()
             if not (run_dir / "ledger.sqlite").exists():
                 return False
             with contextlib.closing(LedgerReader(run_dir)) as reader:
@@ -197,7 +186,7 @@ def test_sigterm_saves_the_step_and_resume_goes_on(here, unbroken, write_config,
     process = start("run", "--config", str(config))
 
     def training() -> bool:
-        assert process.poll() is None, process.stdout.read()
+        assert process.poll() is None, process.output()
         return (run_dir / "checkpoints" / "checkpoint-3").exists()
 
     wait_for(training)
@@ -303,7 +292,7 @@ def test_the_keyboard_stops_a_run_after_its_step_and_says_so(
     process = start("run", "--config", str(write_config("keyboard")))
 
     def training() -> bool:
-        assert process.poll() is None, process.stdout.read()
+        assert process.poll() is None, process.output()
         return (run_dir / "checkpoints" / "checkpoint-3").exists()
 
     wait_for(training)

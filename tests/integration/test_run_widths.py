@@ -9,10 +9,7 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -20,6 +17,7 @@ from trl.trainer.utils import RepeatSampler
 
 from ecorl.ledger import LedgerReader
 from ecorl.records import EventKind
+from tests.forks import Fork
 from tests.integration import test_run
 from tests.integration.test_run import assert_same_weights, config_writer, cut_off
 from tests.integration.width_worker import KILLS, NOTES, PLAN, STEPS
@@ -59,13 +57,7 @@ def started(folder, words, steps, plan, **more):
     notes = folder / "notes"
     notes.mkdir(exist_ok=True)
     told = {NOTES: str(notes), STEPS: str(steps), PLAN: json.dumps(plan)}
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "run", *words],
-        env=os.environ | told | more | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Fork("-c", COMMAND, "run", *words, env=os.environ | told | more)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +126,7 @@ def test_killed_when_it_has_left_a_run_goes_on_as_if_it_had_not_been(tiny, chang
         with contextlib.suppress(psutil.NoSuchProcess):
             children |= set(psutil.Process(process.pid).children(recursive=True))
         time.sleep(0.1)
-    assert process.returncode == -signal.SIGKILL, process.stderr.read()
+    assert process.returncode == -signal.SIGKILL, process.communicate()[1]
     assert len(children) >= 3
     _, alive = psutil.wait_procs(children, 20)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
