@@ -57,6 +57,7 @@ def folder(tiny, tmp_path_factory):
         training(tiny, root / "changed", change=CHANGE),
         training(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
         training(tiny, root / "killed", {"type": "static"}, **KILLED),
+        torchrun=True,
         check=False,
     )
     assert code != 0

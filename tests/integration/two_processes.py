@@ -1,4 +1,4 @@
-"""Trainings in two processes, run by the script of `train_script`."""
+"""Trainings in two processes, each of which runs the script `train_script`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from tests.forks import Fork
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/integration/train_script.py"
@@ -48,18 +50,22 @@ def training(tiny, folder, placement=None, engine=None, more=None, **settings):
     }
 
 
-def run_trainings(*trainings, second=None, check=True):
+def run_trainings(*trainings, second=None, torchrun=False, check=True):
     """Run trainings one after another in the same two processes.
 
     Args:
         trainings: of `training`.
         second: command that runs what follows it on another host, for the second process; by
-            default torchrun starts both on this one.
+            default both are on this one.
+        torchrun: whether torchrun starts them, which ends both where one fails.
         check: whether they must succeed.
+
+    Returns:
+        The exit code and the errors of each process that was started.
     """
     path = Path(trainings[0]["folder"]) / "settings.json"
     path.write_text(json.dumps(trainings), "utf-8")
-    told = _by_torchrun(path) if second is None else _on_two_hosts(path, second)
+    told = _by_torchrun(path) if torchrun else _as_two(path, second)
     if check:
         assert not any(code for code, _ in told), "".join(text for _, text in told)[-4000:]
     return told
@@ -80,31 +86,36 @@ def _by_torchrun(path):
     return [(done.returncode, done.stderr)]
 
 
-def _on_two_hosts(path, second):
+def _as_two(path, second):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {
-        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
-    processes = [
-        subprocess.Popen(
-            [*before, sys.executable, str(SCRIPT), str(path)],
-            cwd=ROOT,
-            env=os.environ | ENVIRONMENT | common | {"RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, before in enumerate([[], second])
-    ]
+    places = [(0, 2), (1, 2)] if second is None else [(0, 1), (0, 1)]
+    processes = []
+    for rank, (local, n_local) in enumerate(places):
+        own = {
+            "RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": str(n_local), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        env = os.environ | ENVIRONMENT | own
+        if rank and second is not None:
+            processes.append(_on_another_host(second, path, env))
+        else:
+            processes.append(Fork(str(SCRIPT), str(path), cwd=ROOT, env=env))
     try:
         texts = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
     return [(process.returncode, text) for process, text in zip(processes, texts, strict=True)]
+
+
+def _on_another_host(command, path, env):
+    return subprocess.Popen(
+        [*command, sys.executable, str(SCRIPT), str(path)],
+        cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 def outcomes(folder):
