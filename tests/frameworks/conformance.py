@@ -188,7 +188,13 @@ def assert_same_numbers(plain: TrainedRun, other: TrainedRun, tolerance: float =
 class AdapterConformance:
     """The checks; a subclass named ``Test...`` runs them, with a fixture ``adapter``."""
 
-    @pytest.fixture(params=["gpu_path", "exact", "faulty", "resumed", "paused"])
+    @pytest.fixture(
+        params=[
+            "gpu_path", "exact", "faulty",
+            pytest.param("resumed", marks=pytest.mark.deep_on_double),
+            pytest.param("paused", marks=pytest.mark.deep_on_double),
+        ]
+    )  # fmt: skip
     def attached(self, request, adapter) -> TrainedRun:
         """Each of the runs with ecorl, for laws that all of them keep."""
         return getattr(adapter, request.param)
@@ -314,6 +320,7 @@ class AdapterConformance:
             assert {r.action for r in kept(reader)} == {Action.GPU}
             assert reader.faults() == []
 
+    @pytest.mark.deep_on_double
     def test_a_training_that_stands_still_for_a_while_changes_no_bit(self, adapter):
         assert_same_numbers(adapter.plain, adapter.paused)
         with record_of(adapter.paused) as reader:
@@ -328,6 +335,7 @@ class AdapterConformance:
                 inside_s = min(r.t_end_s, end_s) - max(r.t_start_s, start_s)
                 assert inside_s <= adapter.slack_s + SLACK_S, r
 
+    @pytest.mark.deep_on_double
     def test_a_finished_run_leaves_its_footprint(self, adapter):
         folder = adapter.paused.folder
         told = json.loads((folder / "footprint.json").read_text("utf-8"))
@@ -364,6 +372,7 @@ class AdapterConformance:
 
     # ------------------------------------------------------------ resume
 
+    @pytest.mark.deep_on_double
     def test_a_resumed_run_goes_on_in_one_folder(self, adapter):
         with record_of(adapter.resumed) as reader:
             attempts = [(a.attempt, a.from_step) for a in reader.attempts()]
@@ -384,6 +393,7 @@ class AdapterConformance:
         course = (EventKind.START, EventKind.RESUME, EventKind.FINISH)
         assert [kind for kind in events if kind in course] == list(course)
 
+    @pytest.mark.deep_on_double
     def test_the_totals_of_a_resumed_run_go_on(self, adapter):
         run = adapter.resumed
         with record_of(run) as reader:
@@ -398,11 +408,13 @@ class AdapterConformance:
         assert after_j == sorted(after_j)
         assert 0 < before_j < after_j[0]
 
+    @pytest.mark.deep_on_double
     def test_a_resumed_training_repeats_the_unbroken_one(self, adapter):
         if not adapter.resume_repeats:
             pytest.skip("the framework itself does not")
         assert_same_numbers(adapter.plain, adapter.resumed)
 
+    @pytest.mark.deep_on_double
     def test_a_run_is_not_written_over(self, adapter):
         assert str(adapter.resumed.folder) in adapter.refusal
         assert "\n" not in adapter.refusal.strip()

@@ -15,18 +15,17 @@ from tests.cluster import CARDS  # noqa: F401  # the fixture of the cluster need
 from tests.fakes.recordings import two, write
 from tests.toy_runs import REWARD_ALONE, ToyRun, make_batch, same, use_toy_plugin
 
-BACKENDS = ("local", "ranked", "ray")
+ONCE_OVER_RAY = pytest.mark.parametrize("backend", ["local", "ranked", "ray"])
+# Over Ray the same control path answers, in another process.
+BACKENDS = pytest.mark.parametrize(
+    "backend", ["local", "ranked", pytest.param("ray", marks=pytest.mark.deep)]
+)
 LIMIT_S = 240.0
 
 
 @pytest.fixture(autouse=True)
 def toy(toy_plugin, monkeypatch):
     use_toy_plugin(toy_plugin, monkeypatch)
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    return request.param
 
 
 @pytest.fixture
@@ -62,6 +61,7 @@ def wait_for_pause(run):
         time.sleep(0.1)
 
 
+@ONCE_OVER_RAY
 def test_training_stands_still_above_the_threshold_and_goes_on_below(make):
     # Five hours are dirty, five clean, and so on: whenever the run has started.
     run = make(([400.0] * 5 + [200.0] * 5) * 60)
@@ -88,6 +88,7 @@ def test_training_stands_still_above_the_threshold_and_goes_on_below(make):
     assert {row.value.g_per_kwh for row in intensities} == {400.0, 200.0}
 
 
+@BACKENDS
 def test_a_training_that_is_asked_to_stop_stands_no_longer(make):
     run = make([400.0] * 900)
     run.runtime.start()
@@ -98,6 +99,7 @@ def test_a_training_that_is_asked_to_stop_stands_no_longer(make):
     assert (choice.command, choice.why) == (Command.RUN, Why.STOPPING)
 
 
+@BACKENDS
 def test_a_dead_feed_keeps_nobody_waiting(make):
     run = make([400.0, 400.0], carbon={"stale_after_s": 0.0})
     run.runtime.start()
@@ -111,6 +113,7 @@ def test_a_dead_feed_keeps_nobody_waiting(make):
     assert FaultKind.INTENSITY_UNKNOWN in {fault.kind for fault in run.faults()}
 
 
+@BACKENDS
 def test_a_run_without_a_threshold_is_never_asked_to_wait(make):
     run = make([900.0] * 900, carbon={"threshold_g_per_kwh": None})
     run.runtime.start()

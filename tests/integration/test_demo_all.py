@@ -201,6 +201,7 @@ def test_its_numbers_are_those_of_a_plain_run_that_changes_its_processes_at_the_
     assert mine == theirs
 
 
+@pytest.mark.deep
 def test_its_numbers_are_those_of_one_plain_process(config, run_dir, decisions, folder):
     last = decisions.first_change
     sampled = {step: rows for step, rows in noted_rows(folder / "rows").items() if step > last}

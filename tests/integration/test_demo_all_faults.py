@@ -92,6 +92,7 @@ def assert_each_step_once(run_dir, n_steps):
     assert EventKind.FINISH in events
 
 
+@pytest.mark.deep
 def test_with_its_accelerator_workers_killed_a_run_goes_on_by_itself_and_ends(config, folder):
     settings = uncontrolled(config, folder, "killed", 30)
     process = started(settings, folder)
@@ -156,6 +157,7 @@ def test_a_run_whose_own_cluster_is_killed_goes_on_by_itself_and_ends(config, fo
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.deep
 def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
     (folder / "dirty").mkdir()
     carbon = config.carbon.model_dump(mode="json")

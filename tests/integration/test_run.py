@@ -234,13 +234,7 @@ def test_ctrl_c_names_the_command_that_goes_on_before_training_and_while_a_resum
     words: tuple[str, ...] = ("run", "--config", str(config), "--set", f'run_dir="{run_dir}"')
     ledger = run_dir / "ledger.sqlite"
     for _ in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ecorl.cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = Fork("-m", "ecorl.cli", *words, new_session=True)
         # Its record is opened before its models are loaded, or just before its first evaluation.
         # The config is written last: without it a run is none yet, and goes again.
         wait_for(lambda: has_text(run_dir / "config.toml") and is_being_written(ledger))

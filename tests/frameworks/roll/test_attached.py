@@ -59,6 +59,7 @@ def of_step(rows, step, stage):
     return found
 
 
+@pytest.mark.deep_on_double
 def test_a_reference_on_its_own_gpus_runs_beside_values(config, shorter, cluster, tmp_path):
     block = merged(GPU, {"roll": {"overlap_reference": True}})
     run = train(cluster, tmp_path, config(tmp_path), block)
@@ -71,6 +72,7 @@ def test_a_reference_on_its_own_gpus_runs_beside_values(config, shorter, cluster
         assert reference.t_start_s < values.t_end_s
 
 
+@pytest.mark.deep_on_double
 def test_cards_of_a_node_without_gpus_are_in_the_pool(framework, config, shorter, tmp_path):
     """ROLL's own reference gives way to INT8 kernels there; the double is no model of theirs.
 
@@ -205,6 +207,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.deep_on_double
 @pytest.mark.parametrize(("block", "changes", "told"), REFUSED)
 def test_what_cannot_work_is_refused_with_its_line(block, changes, told, config, cluster, tmp_path):
     run = train(cluster, tmp_path, config(tmp_path, **changes), block, check=False)
@@ -215,6 +218,7 @@ def test_what_cannot_work_is_refused_with_its_line(block, changes, told, config,
     assert not run.record.exists()
 
 
+@pytest.mark.deep_on_double
 def test_the_policy_trains_in_fp8_and_then_in_its_own_gear(
     framework, config, shorter, cluster, tmp_path
 ):
@@ -242,6 +246,7 @@ def test_the_policy_trains_in_fp8_and_then_in_its_own_gear(
     assert norms[0] != norms[1] == pytest.approx(norms[0], rel=0.2)
 
 
+@pytest.mark.deep_on_double
 def test_the_width_of_the_policy_stays(config, cluster, tmp_path):
     run = train(cluster, tmp_path, config(tmp_path), {"trainer": {"widths": [1, 2]}}, check=False)
     assert run.result.code == 2

@@ -30,6 +30,7 @@ def hold(config, file):
     }
 
 
+@pytest.mark.deep_on_double
 def test_a_worker_and_a_scheduler_that_are_killed(plain, tiny, cluster, tmp_path):
     done = tmp_path / "killed"
 
