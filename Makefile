@@ -4,7 +4,7 @@
 # make demo-ray    the demo over a Ray cluster of two nodes on this machine
 # make quick       checks of what changed and the nearest tests that it reaches, 3 minutes: SINCE=REV
 # make test        lint, types, import layers and all tests but the deep ones
-# make test-all    the same with the deep ones: longer sweeps
+# make test-all    the same with the deep ones: longer sweeps, and all commands of the pages
 # make test-numpy1  tests of the rooms that need no framework, under NumPy before 2
 # make test-openrlhf  tests with OpenRLHF itself on the CPU, in an environment that all clones share
 # make test-roll   tests with ROLL itself on the CPU, from a checkout: ROLL_SRC=FOLDER
@@ -58,6 +58,7 @@ test: install
 test-all: install
 	@$(MAKE) --no-print-directory -j 2 checks
 	HYPOTHESIS_PROFILE=all $(PYTEST)
+	$(BIN)/python -m tests.pages.longer --deep
 
 quick: install
 	@$(BIN)/python -m tests.quick $(if $(SINCE),--since "$(SINCE)")

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from tests import forks
 from tests.pages.markdown import ROOT, PageCommand
 from tests.pages.treatment import Treatment
 
@@ -27,14 +28,15 @@ class Reader:
 
     Args:
         folder: empty; the commands' files are left there.
+        forks: whether a command of ecorl is a fork of a process that has loaded the framework.
 
     Attributes:
         outputs: standard output of each command by its text, or its errors where there is none.
         times_s: how long each took, s.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, forks: bool = False) -> None:
+        self._folder, self._forks = folder, forks
         self._running: list[tuple[PageCommand, subprocess.Popen[str], IO[str]]] = []
         self.outputs: dict[str, str] = {}
         self.times_s: dict[str, float] = {}
@@ -62,10 +64,7 @@ class Reader:
         if treatment.waits_for:
             return self._start(command, words, folder, treatment.waits_for)
         try:
-            done = subprocess.run(
-                words, cwd=folder, env=self._environment, capture_output=True, text=True,
-                stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False,
-            )  # fmt: skip
+            done = self._run(words, folder)
         except FileNotFoundError:
             return f"{words[0]} is not there"
         except subprocess.TimeoutExpired:
@@ -74,6 +73,15 @@ class Reader:
         self.outputs[command.text] = done.stdout or done.stderr  # progress is on the latter
         wrong = _wrong(done.returncode, done.stderr, treatment)
         return wrong and f"{wrong}\n{done.stdout}{done.stderr}"
+
+    def _run(self, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        if self._forks and words[0] == "ecorl":
+            command = ("-m", "ecorl.cli", *words[1:])
+            return forks.run(*command, cwd=folder, env=self._environment, timeout=LIMIT_S)
+        return subprocess.run(
+            words, cwd=folder, env=self._environment, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
 
     def end_page(self) -> list[str]:
         """End the commands that still run; returns what is wrong with how they ended."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 
 import pytest
+import typer
 
+from ecorl.cli.commands import app
 from ecorl.config import validate_config
 from tests.pages.markdown import ROOT, blocks, commands, pages
 from tests.pages.outputs import OUTPUTS
@@ -73,13 +76,29 @@ def test_every_command_has_a_treatment_and_stands_on_a_page():
     assert COMMANDS.keys() - found.keys() == set()
 
 
+def options_of(words):
+    """Go through a command's words as it would, without doing anything."""
+    command, name = typer.main.get_command(app), "ecorl"
+    while isinstance(command, typer.core.TyperGroup):
+        context = command.make_context(name, list(words), resilient_parsing=False)
+        name, command, words = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+    command.make_context(name, list(words))
+
+
+@pytest.mark.parametrize("text", sorted(text for text in COMMANDS if text.startswith("ecorl ")))
+def test_a_command_has_the_options_that_its_page_gives_it(text):
+    options_of(shlex.split(text)[1:])
+
+
 # ---------------------------------------------------------------- what it does
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_quick_commands_of_the_pages_do_as_they_stand(tmp_path):
-    reader = Reader(tmp_path)
+    reader = Reader(tmp_path, forks=True)
     wrong, typed = [], set()
     for page in PAGES:
         for command in commands(page):

@@ -13,6 +13,8 @@ class Pass(StrEnum):
     """By `make test`: it ends within about ten seconds."""
     LONG = "long"
     """By ``python -m tests.pages.longer``, once in continuous integration."""
+    DEEP = "deep"
+    """By ``make pages`` and ``make test-all``: the tests run the same code with smaller models."""
     NEVER = "never"
 
 
@@ -44,8 +46,9 @@ class Treatment:
     why: str = ""
 
 
-QUICK, LONG = Treatment(Pass.QUICK), Treatment(Pass.LONG)
+QUICK, LONG, DEEP = Treatment(Pass.QUICK), Treatment(Pass.LONG), Treatment(Pass.DEEP)
 LONG_AT_ROOT = Treatment(Pass.LONG, at_root=True)
+DEEP_AT_ROOT = Treatment(Pass.DEEP, at_root=True)
 
 
 def refused(line: str, *, at_root: bool = False) -> Treatment:
@@ -95,20 +98,20 @@ COMMANDS: dict[str, Treatment] = {
         Pass.LONG, shorter="--set trainer.steps=24 --set placement.n_profiling=24"
     ),
     "ecorl doctor": QUICK,
-    "torchrun --nproc_per_node 2 demo/train.py": LONG,
-    "make demo-ray": LONG_AT_ROOT,
-    "ecorl run --config demo-all": LONG,
+    "torchrun --nproc_per_node 2 demo/train.py": DEEP,
+    "make demo-ray": DEEP_AT_ROOT,
+    "ecorl run --config demo-all": DEEP,
     "ecorl policy explain runs/demo-models-42": QUICK,
-    "ecorl policy train --quick": LONG,
-    "ecorl policy evaluate": LONG,
-    "ecorl policy export runs/policy-roofline --out mine.onnx": LONG,
+    "ecorl policy train --quick": DEEP,
+    "ecorl policy evaluate": DEEP,
+    "ecorl policy export runs/policy-roofline --out mine.onnx": DEEP,
     "ecorl policy calibrate runs/demo-models-42": QUICK,
-    "ecorl policy train --quick --calibration runs/demo-models-42/calibration.toml": LONG,
-    "ecorl policy evaluate --runs runs/demo-models-42": LONG,
+    "ecorl policy train --quick --calibration runs/demo-models-42/calibration.toml": DEEP,
+    "ecorl policy evaluate --runs runs/demo-models-42": DEEP,
     # Where the work has shifted by what was measured, it trains for a while and swaps the policy.
-    "ecorl policy adapt runs/demo-models-42 --folder policies/mine": LONG,
+    "ecorl policy adapt runs/demo-models-42 --folder policies/mine": DEEP,
     "ecorl policy rollback policies/mine": Treatment(
-        Pass.LONG, code=2, line="no policy before", or_succeeds=True
+        Pass.DEEP, code=2, line="no policy before", or_succeeds=True
     ),
     "ecorl plan": QUICK,
     "ecorl plan --gpu l4 --n-gpus 1 --policy-model 0.5b --inference-model 0.5b --n-cards 1": QUICK,
@@ -117,17 +120,17 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl plan --run runs/demo-models-42": QUICK,
     "ecorl plan --gpu l4 --n-gpus 1 --policy-model 0.5b --inference-model 0.5b --n-cards 1 "
     "--thorough": QUICK,
-    "ecorl run --config demo-carbon": LONG,
+    "ecorl run --config demo-carbon": DEEP,
     "ecorl carbon now --config demo-carbon": QUICK,
     "ecorl carbon forecast --config demo-carbon": QUICK,
-    "ecorl report runs/demo-carbon-42 --model-card": LONG,
-    "ecorl report runs/demo-carbon-42 --annex-xi": LONG,
+    "ecorl report runs/demo-carbon-42 --model-card": DEEP,
+    "ecorl report runs/demo-carbon-42 --annex-xi": DEEP,
     "ecorl carbon plan --set 'carbon.feeds=[{type=\"synthetic\"}]' --tokens 2e10 --days 5": QUICK,
     "ecorl carbon simulate --traces CISO_2022_hourly.csv": refused("a file that can be read"),
     "make bitstream TARGET=hw PLATFORM=xilinx_u55c_gen3x16_xdma_3_202210_1": refused(
         "v[+][+]", at_root=True
     ),
-    "python -m roll_adapters.examples.classifier": LONG_AT_ROOT,
+    "python -m roll_adapters.examples.classifier": DEEP_AT_ROOT,
     "ecorl-openrlhf --ecorl.config roll_adapters/examples/openrlhf/ecorl.toml "
     "--actor.model_name_or_path demo/policy --reward.model_name_or_path demo/reward "
     "--vllm.num_engines 1": refused("needs OpenRLHF"),
@@ -137,7 +140,9 @@ COMMANDS: dict[str, Treatment] = {
     "ecorl-roll start --config_path . --config_name rlhf_critic_ecorl": refused("needs ROLL"),
     "ecorl report runs/rlhf_critic": refused("there is no ledger"),
     "ecorl run --config demo --show-config": QUICK,
-    "ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl": QUICK,
+    "ecorl fpga validate --model demo/reward --pairs demo/pairs.jsonl": Treatment(
+        Pass.LONG, shorter="--limit 100"
+    ),
     "ecorl fpga estimate --model demo/reward --tokens 512 --reference demo/policy": QUICK,
     "ecorl fpga serve --model demo/policy --port 8642": Treatment(Pass.QUICK, waits_for="serving"),
     "curl -s http://127.0.0.1:8642/v1/logprobs -H 'Content-Type: application/json' "
@@ -150,7 +155,7 @@ COMMANDS: dict[str, Treatment] = {
     "python -m benchmarks.fpga_physics --quick": BENCHMARKS,
     "ecorl bench tokens-per-joule": BENCHMARKS,
     "ecorl bench tokens-per-joule --config demo/ecorl.toml --steps 40 --placements gpu_only,learned"
-    " --out runs/tokens": LONG,
+    " --out runs/tokens": DEEP,
     "make lint-hls": never("`make test` runs it before the tests"),
     "make lint-hls DEEP=1": never("needs clang 19; the tests of recurrences run it where it is"),
     "make bitstream": LONG_AT_ROOT,
