@@ -1,6 +1,8 @@
 """Elastic trainings whose parts are killed: each step counts once, and the curve is undisturbed.
 
-Members are numbered in the order in which they are made, so that a drill knows whom to kill.
+Members are numbered in the order in which they are made, so that a drill knows whom to kill. By
+default a member and the driver are killed; tests/unit/trainer/elastic has the matrix with members
+in threads.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ def seen(result):
     return [(one.kind, one.who) for one in result.faults]
 
 
+@pytest.mark.deep
 def test_joiners_that_die_or_are_late_at_any_point(elastic_cluster, tmp_path):
     """While loading, at the meeting, and while they are given the state; training goes on."""
     task = ToyTask(step_s=0.02)
@@ -103,6 +106,7 @@ def test_members_that_die_in_a_step_and_then_all_of_them(elastic_cluster, tmp_pa
     assert 2 <= result.n_redone <= 2 + 5
 
 
+@pytest.mark.deep
 def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_cluster, tmp_path):
     """The others go on from where all of them are; a silent one is ended, not waited for."""
     task = ToyTask(step_s=0.02)
@@ -129,6 +133,7 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
     assert len(causes) == result.n_redone == 1 + n_late
 
 
+@pytest.mark.deep
 def test_training_begins_without_a_member_that_is_late(elastic_cluster, tmp_path):
     task = ToyTask(step_s=0.02)
     drill = Drill({(Point.LOADING, "member-1"): (NAPS, 0)}, nap_s=600.0)
@@ -207,6 +212,7 @@ def end_pause(trainer, monkeypatch, widths):
     trainer.set_width(1)
 
 
+@pytest.mark.deep
 def test_a_member_that_dies_after_the_last_step_does_not_take_the_state_with_it(
     elastic_cluster, tmp_path
 ):
@@ -221,6 +227,7 @@ def test_a_member_that_dies_after_the_last_step_does_not_take_the_state_with_it(
     assert ElasticFault.ALL_LOST not in {kind for kind, _ in seen(result)}
 
 
+@pytest.mark.deep
 def test_a_last_state_that_cannot_be_written_is_told_and_can_be_written_later(
     elastic_cluster, tmp_path, monkeypatch
 ):
@@ -257,6 +264,7 @@ def make_space(trainer, patched):
     trainer.set_width(1)
 
 
+@pytest.mark.deep
 def test_rows_that_kill_whoever_computes_them_end_the_training(
     elastic_cluster, tmp_path, monkeypatch
 ):

@@ -64,9 +64,8 @@ def remove(elastic_cluster):
         end(one)
 
 
-@pytest.mark.parametrize(
-    "point", [Point.SHARING, pytest.param(Point.MEETING, marks=pytest.mark.deep)]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("point", [Point.SHARING, Point.MEETING])
 def test_a_machine_that_goes_away_while_its_member_joins(remove, tmp_path, point):
     """Nothing is lost, and the width is reached with another machine."""
     task, marker = ToyTask(step_s=0.02), tmp_path / "machine"

@@ -126,6 +126,7 @@ def test_a_monitor_that_is_killed_loses_readings_and_no_executions(make):
     check_whole(run)
 
 
+@pytest.mark.deep
 def test_a_scheduler_that_is_started_anew_leaves_a_model_without_engine_alone(make):
     import ray
 

@@ -41,7 +41,10 @@ def offloaded(folder):
     return placed, [r for r in rows if r.action is not Action.GPU], devices
 
 
-@pytest.mark.parametrize("policy", [BOTH, {"type": "lookahead"}, {"type": "learned"}])
+@pytest.mark.parametrize(
+    "policy",
+    [BOTH, *(pytest.param({"type": n}, marks=pytest.mark.deep) for n in ("lookahead", "learned"))],
+)
 def test_with_the_host_as_accelerator_the_numbers_are_those_of_plain_trl(
     make_trainer, tmp_path, policy
 ):
