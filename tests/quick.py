@@ -1,6 +1,6 @@
 """The checks of what changed and the tests that it reaches, in a few minutes: ``make quick``.
 
-    python -m tests.quick [--since REV] [--minutes 3]
+    python -m tests.quick [--since REV] [--minutes 3] [--exitfirst]
 
 What changed is what differs from REV by git, with files that git does not know yet; where nothing
 differs from HEAD, it is the last commit. A test file is reached where it imports a changed module,
@@ -243,13 +243,16 @@ def run_file(path: str, end_s: float) -> Outcome | None:
     return Outcome(path, has_failed, not box.has_cut, output.getvalue())
 
 
-def run_tests(paths: list[str], last_start_s: float, end_s: float) -> Iterator[Outcome]:
+def run_tests(
+    paths: list[str], last_start_s: float, end_s: float, *, exitfirst: bool = False
+) -> Iterator[Outcome]:
     """Run test files in this order on several processes.
 
     Args:
         paths: of the files.
         last_start_s: when the last test may start, s of the clock.
         end_s: when whatever still runs is killed, with all that it started, s of the clock.
+        exitfirst: whether they end with the first file in which something fails.
     """
     # Each is the leader of a group: what its tests started can be ended with it.
     processes = ProcessPoolExecutor(
@@ -263,6 +266,9 @@ def run_tests(paths: list[str], last_start_s: float, end_s: float) -> Iterator[O
             left.remove(runs[run])
             if outcome is not None:
                 yield outcome
+                if exitfirst and outcome.has_failed:
+                    end_s = time.time()
+                    break
     except TimeoutError:
         yield from (Outcome(path, is_whole=False) for path in left[:N_PROCESSES])
     except BrokenProcessPool:
@@ -328,6 +334,7 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.quick", description=__doc__)
     parser.add_argument("--since", default="HEAD", metavar="REV", help="what changed since it")
     parser.add_argument("--minutes", type=float, default=3.0, help="when to stop, 3 if not given")
+    parser.add_argument("--exitfirst", action="store_true", help="end with the first that fails")
     options = parser.parse_args(words)
     if not options.minutes > 0:
         parser.error("--minutes must be above 0")
@@ -347,7 +354,8 @@ def main(words: list[str]) -> int:
     last_start_s, end_s = begin_s + LAST_START * length_s, begin_s + length_s
     with ThreadPoolExecutor(1) as thread:
         checking = thread.submit(lambda: list(map(_printed, run_checks(checks(changed), end_s))))
-        ran = list(map(_printed, run_tests(tests, last_start_s, end_s)))
+        outcomes = run_tests(tests, last_start_s, end_s, exitfirst=options.exitfirst)
+        ran = list(map(_printed, outcomes))
     return sum_up(checking.result(), ran, len(tests), time.time() - begin_s)
 
 

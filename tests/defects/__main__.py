@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PATCHES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.patch"))}
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q")
-_QUICK = (sys.executable, "-m", "tests.quick", "--minutes", "3")
+_QUICK = (sys.executable, "-m", "tests.quick", "--minutes", "3", "--exitfirst")
 _ALL = (*_PYTEST, "-x", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not deep")
 _QUICK_LIMIT_S, _ALL_LIMIT_S = 1200.0, 5400.0
 """Where tests are stopped, s: several times what they take on a machine that does nothing else."""

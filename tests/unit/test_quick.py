@@ -207,6 +207,17 @@ def test_what_hangs_is_killed_at_the_end(write):
     assert not multiprocessing.active_children()
 
 
+def test_the_first_failure_ends_the_rest_where_that_is_asked_for(write):
+    paths = [
+        write("hanging", "import time\ndef test_a(): time.sleep(3600)\n"),
+        write("wrong", "def test_a(): assert 0\n"),
+        write("behind", "def test_a(): pass\n"),
+    ]
+    end_s = time.time() + 600
+    (found,) = quick.run_tests(paths, end_s, end_s, exitfirst=True)
+    assert (found.name, found.has_failed) == (paths[1], True)
+
+
 def test_checks_are_those_that_the_changed_files_can_fail():
     assert quick.checks(["README.md", "Makefile"]) == {}
     own = quick.checks(["tests/quick.py", "tests/gone.py", "README.md"])
@@ -240,7 +251,7 @@ def command(monkeypatch):
         monkeypatch.setattr(quick, "project_graph", lambda root: ({}, {}))
         monkeypatch.setattr(quick, "reached_tests", lambda *graph: ["a", "b"])
         monkeypatch.setattr(quick, "run_checks", lambda commands, end_s: iter(checked))
-        monkeypatch.setattr(quick, "run_tests", lambda paths, last_start_s, end_s: iter(ran))
+        monkeypatch.setattr(quick, "run_tests", lambda *_, **__: iter(ran))
         return quick.main(list(words))
 
     return run
