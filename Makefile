@@ -26,6 +26,8 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Each run of the tests would rewrite the asserts of all of them anew, for half a minute.
+unexport PYTHONDONTWRITEBYTECODE
 
 POLICY_RUN ?= runs/policy-$$(date +%Y%m%d-%H%M%S)
 

@@ -191,12 +191,14 @@ def _sample_given(rows: dict[int, list[list[int]]]) -> None:
 def _note(folder: Path) -> None:
     from trl import GRPOTrainer
 
-    rank = int(os.environ.get("RANK", "0"))
     sample = GRPOTrainer._generate_single_turn
+    if sample.__name__ == "noted":
+        return  # this process was forked from one that notes
 
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
         rows, logprobs = sample(self, *args, **kwargs)
         if self.model.training:
+            rank = int(os.environ.get("RANK", "0"))
             line = {"step": int(self.state.global_step) + 1, "rank": rank, "rows": rows}
             with (folder / f"rows-{rank}.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
