@@ -108,7 +108,14 @@ def test_signals_of_others_do_not_end_it():
         assert run(JOINS, cluster.variables).returncode == 0
 
 
-@pytest.mark.parametrize("who", ["itself", *SERVERS])
+@pytest.mark.parametrize(
+    "who",
+    [
+        "raylet",
+        pytest.param("itself", marks=pytest.mark.deep),
+        pytest.param("gcs_server", marks=pytest.mark.deep),
+    ],
+)
 def test_one_that_is_lost_is_noticed_and_another_one_takes_its_place(unsaid, temporary, who):
     others = below(os.getpid())  # of another test of this process
     with local_cluster(1) as cluster:
