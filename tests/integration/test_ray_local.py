@@ -35,7 +35,6 @@ HOLDS = (
     "import time; from ecorl.runtime.ray.local_cluster import local_cluster\n"
     "with local_cluster(1): print('up', flush=True); time.sleep(900)"
 )
-SERVERS = ("gcs_server", "raylet")
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.told import FOLDER, TESTS, difference, neutral, read, write
 
 
@@ -38,6 +40,27 @@ def test_a_changed_text_and_one_that_nobody_has_recorded_are_told(tmp_path):
     assert difference(path, "test_a", "a\nb\n") == ""
     assert "-b\n+c" in difference(path, "test_a", "a\nc\n")
     assert difference(path, "test_b", "a\n") == "no text is recorded for 'test_b'"
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "is_same"),
+    [
+        ("saves 12.4 % or 1,204 g", "saves 12.3 % or 1,205 g", True),
+        ("saves 10.0 %", "saves  9.9 %", True),
+        ("until 00:08", "until 00:07", True),
+        ("saves 12.5 %", "saves 12.3 %", False),
+        ("saves 12.4 g", "saves 12.4 %", False),
+        ("12.4 % saved", "saved 12.4 %", False),
+        ("12 rows are late", "11 rows are late", False),
+        ("gpu1 is lost", "gpu2 is lost", False),
+        ("of v0.11.3", "of v0.11.2", False),
+    ],
+)
+def test_figures_may_be_one_off_in_their_last_digit_and_words_nothing(
+    tmp_path, now, before, is_same
+):
+    write(tmp_path / "test_x.txt", {"test_a": f"{before}\n"})
+    assert (difference(tmp_path / "test_x.txt", "test_a", f"{now}\n") == "") == is_same
 
 
 def test_a_text_is_the_one_that_was_recorded(told, tmp_path):
