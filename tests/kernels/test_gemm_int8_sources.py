@@ -56,6 +56,7 @@ def test_a_queue_of_results_holds_two_bursts():
     assert bram["queues"] == gemm_module.TILE_M // 16
 
 
+@pytest.mark.deep  # test_decoder_bits runs all kernels under sanitisers, too
 @pytest.mark.parametrize("build", ["strict", "fast"])
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("gxx")

@@ -45,6 +45,7 @@ def has_pages(memory, keys, values, entry=0):
     )
 
 
+@pytest.mark.deep  # test_decoder_bits runs all kernels under sanitisers, too
 @pytest.mark.parametrize("build", ["strict", "fast"])
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")

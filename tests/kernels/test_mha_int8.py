@@ -50,7 +50,7 @@ def in_pages(lib, keys, values):
 # ---------------------------------------------------------------- sources
 
 
-@pytest.mark.parametrize("build", ["strict", "fast"])
+@pytest.mark.parametrize("build", ["strict", pytest.param("fast", marks=pytest.mark.deep)])
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")

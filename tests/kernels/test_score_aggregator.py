@@ -55,6 +55,7 @@ def rows_of(*lengths, seed=0):
 # ---------------------------------------------------------------- the kernel's folder
 
 
+@pytest.mark.deep  # test_decoder_bits runs all kernels under sanitisers, too
 @pytest.mark.parametrize("build", ["strict", "fast"])
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
