@@ -73,13 +73,13 @@ NUMPY1       := $(VENV)-numpy1
 NUMPY1_STAMP := $(NUMPY1)/.installed
 NUMPY1_PINS  := s/^numpy==.*/numpy==1.26.4/; s/^ml_dtypes==.*/ml_dtypes==0.5.4/
 NUMPY1_NEEDS := filelock huggingface-hub jinja2 matplotlib numpy nvidia-ml-py onnx onnxruntime psutil \
-  pydantic rich safetensors scipy tokenizers tomlkit typer hypothesis pytest pytest-timeout
+  pydantic rich safetensors scipy tokenizers tomlkit typer hypothesis pytest pytest-timeout pytest-xdist
 NUMPY1_ROOMS := $(addprefix tests/unit/,test_records.py test_edi.py config devices ledger runtime \
   scheduler sim stages telemetry)
 # They need torch (test_shipped), or take long and are about processes rather than numbers.
 NUMPY1_LEFT_OUT := scheduler/test_shipped.py ledger/test_ledger_survival.py telemetry/sampling/test_sampler.py
 test-numpy1: prerequisites $(NUMPY1_STAMP)
-	$(NUMPY1)/bin/pytest -m "not deep and not slow" $(NUMPY1_ROOMS) \
+	$(NUMPY1)/bin/pytest -n 2 --dist loadfile -m "not deep and not slow" $(NUMPY1_ROOMS) \
 	  $(addprefix --ignore=tests/unit/,$(NUMPY1_LEFT_OUT))
 
 $(NUMPY1_STAMP): pyproject.toml constraints.txt Makefile
