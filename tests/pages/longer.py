@@ -1,8 +1,8 @@
-"""Runs the commands of the pages in order, as a reader would: ``python -m tests.pages.longer``.
+"""Runs the longer commands of the pages as a reader would: ``python -m tests.pages.longer``.
 
-Those of the tests and benchmarks themselves are left out, what `tests.pages.treatment` says is
-never run, and without ``--deep`` what is deep. With ``--write`` all run, and the outputs that stand
-on the pages are renewed. Exit code 1 where a command does not do what its page says.
+With ``--deep`` all run in their order, but for those of the tests and benchmarks themselves, and
+what `tests.pages.treatment` says is never run. With ``--write`` they do too, and the outputs that
+stand on the pages are renewed. Exit code 1 where a command does not do what its page says.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> int:
     """Run the commands; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.pages.longer", description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the outputs on the pages")
-    parser.add_argument("--deep", action="store_true", help="run the deep ones too")
+    parser.add_argument("--deep", action="store_true", help="run all of them")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ecorl-pages-") as folder:
         reader = Reader(Path(folder))
@@ -38,11 +38,12 @@ def main() -> int:
 
 def _read(reader: Reader, *, deep: bool) -> list[str]:
     wrong, typed = [], set()
-    left_out = {Pass.NEVER} if deep else {Pass.NEVER, Pass.DEEP}
+    run = set(Pass) - {Pass.NEVER} if deep else {Pass.LONG, Pass.BOTH}
     for page in PAGES:
         for command in commands(page):
             treatment = COMMANDS.get(command.text)
-            if treatment is not None and (treatment.when in left_out or command.text in typed):
+            # Variables that a page exports are its reader's from there on.
+            if treatment is not None and (treatment.when not in run or command.text in typed):
                 continue
             typed.add(command.text)
             found = reader.type(command, treatment)

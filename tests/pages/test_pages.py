@@ -16,6 +16,7 @@ from tests.pages.outputs import OUTPUTS
 from tests.pages.reader import Reader
 from tests.pages.treatment import COMMANDS, PAGES, Pass
 
+AT_ONCE = (Pass.QUICK, Pass.BOTH)
 SHELLS = {"bash", "sh", "shell"}
 
 
@@ -104,7 +105,7 @@ def test_quick_commands_of_the_pages_do_as_they_stand(tmp_path):
         for command in commands(page):
             treatment = COMMANDS.get(command.text)
             shorter = "" if treatment is None else treatment.shorter
-            is_quick = treatment is None or treatment.when is Pass.QUICK or bool(shorter)
+            is_quick = treatment is None or treatment.when in AT_ONCE or bool(shorter)
             if is_quick and command.text not in typed:
                 typed.add(command.text)
                 found = reader.type(command, treatment, shorter)

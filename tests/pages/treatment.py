@@ -13,6 +13,8 @@ class Pass(StrEnum):
     """By `make test`: it ends within about ten seconds."""
     LONG = "long"
     """By ``python -m tests.pages.longer``, once in continuous integration."""
+    BOTH = "both"
+    """By the two of them: the longer ones need what it leaves."""
     DEEP = "deep"
     """By ``make pages`` and ``make test-all``: the tests run the same code with smaller models."""
     NEVER = "never"
@@ -89,7 +91,7 @@ COMMANDS: dict[str, Treatment] = {
     "make demo": LONG_AT_ROOT,
     "make test": TESTS,
     "make quick": TESTS,
-    "ecorl demo models demo": QUICK,
+    "ecorl demo models demo": Treatment(Pass.BOTH),
     "python demo/train.py": LONG,
     "ecorl runs": QUICK,
     "ecorl report runs/demo-models-42": QUICK,
