@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pty
@@ -19,6 +20,7 @@ import pytest
 
 from ecorl import __version__, cli
 from ecorl.cli import commands
+from ecorl.cli.exits import NOTHING_RECORDED, STOPPED_TEXT
 from ecorl.config import config_toml, load_config, preset_names
 from ecorl.errors import LedgerError, RunError
 from ecorl.ledger import LEDGER_FILE, Ledger
@@ -85,36 +87,30 @@ def everything_below(folder):
 # ---------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize(
-    ("args", "parts"),
-    [
-        (["run"], ["--config FILE", "--config PRESET (demo", "--resume RUN"]),
-        (["run", "--config", "nope"], ["--config = 'nope'", "'demo'"]),
-        (["run", "--config", "demo", "--set", "seed"], ["--set = 'seed'", "dotted.key=value"]),
-        (
-            ["run", "--config", "demo", "--set", "trainer.steps=0"],
-            ["--set trainer.steps = 0", "a whole number of at least 1"],
-        ),
-        (["run", "--config", "demo", "-s", "stps=1"], ["--set stps = 1", "allowed is one of"]),
-        (["run", "--config", "demo", "-s", "adapter=verl"], ["adapter = 'verl'", "'trl'"]),
-        (["run", "--resume", "nowhere"], ["nowhere holds no run to resume"]),
-        (["run", "--resume", "."], ["holds no run to resume", "no ledger.sqlite"]),
-        (["run", "--resume", ".", "--config", "demo"], ["--resume goes alone"]),
-        (["run", "--resume", ".", "--set", "seed=1"], ["--resume goes alone"]),
-        (["report", "nowhere"], ["nowhere", "there is no ledger"]),
-        (["report", "."], ["ledger.sqlite: there is no ledger"]),
-        (["report"], ["Missing argument", "ecorl report --help"]),
-        (["run", "--colour"], ["No such option", "--colour", "ecorl run --help"]),
-        (["train"], ["No such command 'train'", "ecorl --help"]),
-        (["run", "--config"], ["requires an argument"]),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line_and_leaves_nothing(command, tmp_path, monkeypatch, args, parts):
+def test_a_mistake_is_one_line_and_leaves_nothing(command, tmp_path, monkeypatch, told):
     monkeypatch.chdir(tmp_path)
-    line = the_line(command(*args))
-    for part in parts:
-        assert part in line
-    assert everything_below(tmp_path) == {}
+    lines = []
+    for args in (
+        ["run"],
+        ["run", "--config", "nope"],
+        ["run", "--config", "demo", "--set", "seed"],
+        ["run", "--config", "demo", "--set", "trainer.steps=0"],
+        ["run", "--config", "demo", "-s", "stps=1"],
+        ["run", "--config", "demo", "-s", "adapter=verl"],
+        ["run", "--resume", "nowhere"],
+        ["run", "--resume", "."],
+        ["run", "--resume", ".", "--config", "demo"],
+        ["run", "--resume", ".", "--set", "seed=1"],
+        ["report", "nowhere"],
+        ["report", "."],
+        ["report"],
+        ["run", "--colour"],
+        ["train"],
+        ["run", "--config"],
+    ):
+        lines.append(the_line(command(*args)))
+        assert everything_below(tmp_path) == {}
+    told("\n".join(lines))
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"SQLite format 3\x00" + b"\x01" * 4000])
@@ -211,8 +207,7 @@ def test_the_keyboard_stops_with_one_line(command, monkeypatch):
 
     monkeypatch.setattr(commands, "load_config", stopped)
     code, _, err = command("run", "--config", "demo")
-    told = "ecorl: stopped from the keyboard; nothing was recorded: start it again\n"
-    assert (code, err) == (cli.STOPPED, told)
+    assert (code, err) == (cli.STOPPED, f"ecorl: {STOPPED_TEXT}; {NOTHING_RECORDED}\n")
 
 
 HIDING = """
@@ -245,7 +240,7 @@ def test_without_trl_one_line_names_the_extra(tmp_path):
         timeout=240,
     )
     line = the_line((done.returncode, done.stdout, done.stderr))
-    assert "pip install 'ecorl[trl]'" in line
+    assert "ecorl[trl]" in line
     assert not folder.exists()
 
 
@@ -324,7 +319,7 @@ def test_the_adapter_gets_the_resolved_config_and_the_folder(command, tmp_path, 
     assert code == cli.STOPPED
     assert calls[0][1] == folder
     assert calls[0][0].name == "demo"
-    assert out == f"stopped; go on with: ecorl run --resume {folder}\n"
+    assert out.endswith(f" ecorl run --resume {folder}\n")
     a_run(tmp_path, config_toml(load_config("demo")))
     assert command("run", "--resume", tmp_path)[0] == cli.STOPPED
     assert calls[1] == tmp_path
@@ -356,14 +351,11 @@ def unwritable(tmp_path):
     return tmp_path
 
 
-def test_a_report_that_cannot_be_written_is_shown_with_a_warning(unwritable):
+def test_a_report_that_cannot_be_written_is_shown_with_a_warning(unwritable, told):
     done = ecorl("report", unwritable)
     assert done.returncode == 0
-    assert "did no steps" in done.stdout
-    assert "report:" not in done.stdout
-    first, second = done.stderr.splitlines()
-    assert "report.html: cannot be written" in first
-    assert "report.json: cannot be written" in second
+    assert len(done.stderr.splitlines()) == 2
+    told(done.stdout + done.stderr)
 
 
 def test_a_finished_run_ends_well_though_its_report_cannot_be_written(
@@ -377,7 +369,7 @@ def test_a_finished_run_ends_well_though_its_report_cannot_be_written(
     monkeypatch.setattr(commands, "_adapter", lambda name, function: getattr(Adapter, function))
     code, out, _ = command("run", "--config", "demo", "--set", f"run_dir={unwritable}")
     assert code == 0
-    assert "did no steps" in out
+    assert out.startswith("t ")
 
 
 def test_a_reader_who_leaves_early_does_not_cost_the_page(tmp_path):
@@ -407,7 +399,7 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path, args, unbuffered):
         )
     assert done.returncode == 1
     line = one_line(done.stderr)
-    assert "the output cannot be written (No space left on device)" in line
+    assert os.strerror(errno.ENOSPC) in line
     assert (tmp_path / "report.html").is_file() == (args[0] == "report")
 
 
@@ -434,14 +426,15 @@ def test_an_override_that_is_no_text_is_one_line(tmp_path):
         "run", "--config", "demo", "--set", os.fsdecode(b"run_dir=/tmp/\xff"), cwd=tmp_path
     )
     line = the_line((done.returncode, done.stdout, done.stderr))
-    assert r"--set = 'run_dir=/tmp/\udcff': allowed is dotted.key=value in UTF-8" in line
+    assert line.startswith(r"ecorl: --set = 'run_dir=/tmp/\udcff': ")
+    assert line.endswith("UTF-8")
 
 
 def test_the_doctor_speaks_plain_lines_and_json(command):
     code, out, err = command("doctor")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    assert re.search(r"^(yes|no )  measure CPU energy: ", out, re.MULTILINE)
+    assert re.search(r"^(yes|no )  \w", out, re.MULTILINE)
     code, out, err = command("doctor", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -541,11 +534,10 @@ def test_ctrl_c_ends_with_one_line_that_says_how_to_go_on(tmp_path, when, name):
     code, err = interrupted(RUN_UNTIL_STOPPED, when, folder)
     assert code == cli.STOPPED
     named = f"'{folder}'" if " " in name else str(folder)
-    hint = {
-        "begun": f"go on with: ecorl run --resume {named}",
-        "complete": f"the run is complete: ecorl report {named} shows it",
-    }.get(when, "nothing was recorded: start it again")
-    assert one_line(err) == f"ecorl: stopped from the keyboard; {hint}"
+    hint = {"begun": f"ecorl run --resume {named}", "complete": f"ecorl report {named}"}
+    line = one_line(err)
+    assert line.startswith(f"ecorl: {STOPPED_TEXT}; ")
+    assert hint.get(when, NOTHING_RECORDED) in line
 
 
 def test_ctrl_c_while_the_libraries_come_in_is_one_line(tmp_path):
@@ -553,14 +545,16 @@ def test_ctrl_c_while_the_libraries_come_in_is_one_line(tmp_path):
     (tmp_path / "typer.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
     code = "import sys; sys.argv = ['ecorl', *sys.argv[1:]]; from ecorl.cli import main; main()"
     for words, told in (
-        (("doctor",), ""),
-        (("run", "--config", "demo"), "; nothing was recorded: start it again"),
-        (("run", "--resume", "my run"), "; go on with: ecorl run --resume 'my run'"),
-        (("run", "--resume=run"), "; go on with: ecorl run --resume=run"),
+        (("doctor",), STOPPED_TEXT),
+        (("run", "--config", "demo"), NOTHING_RECORDED),
+        (("run", "--resume", "my run"), "ecorl run --resume 'my run'"),
+        (("run", "--resume=run"), "ecorl run --resume=run"),
     ):
         ended, err = interrupted(code, *words, PYTHONPATH=f"{tmp_path}:{ROOT}")
         assert ended == cli.STOPPED
-        assert one_line(err) == f"ecorl: stopped from the keyboard{told}"
+        line = one_line(err)
+        assert line.startswith(f"ecorl: {STOPPED_TEXT}")
+        assert line.endswith(told)
 
 
 # ---------------------------------------------------------------- lightness

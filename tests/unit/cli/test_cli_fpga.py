@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -99,6 +100,12 @@ def validate(command, model, pairs, *options):
     return command("fpga", "validate", "--model", model, "--pairs", pairs, "--threads", 1, *options)
 
 
+def words(lines):
+    """What is told of a validation without its figures: a machine may round otherwise."""
+    figure = r"\b\d+(?:[.,]\d+)*(?:e-?\d+)?"
+    return re.sub(r" +", " ", re.sub(figure, "#", "\n".join(lines)))
+
+
 def listing(folder):
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -109,11 +116,6 @@ def listing(folder):
 def test_a_model_that_keeps_its_order_is_accepted(command, model, tmp_path):
     code, out, err = validate(command, model, pairs_file(tmp_path))
     assert code == 0
-    table = [line.split("  ")[0] for line in out.splitlines()]
-    assert table[1:4] == ["FP16", "INT8", "INT4 weights"]
-    assert "60 pairs, 6 of them in the lowest-margin tenth" in out
-    assert "emulated" in out
-    assert "offload accepted: INT8 flips" in out
     assert out.splitlines()[-1] == f"verdict: {model / VERDICT_FILE}"
     assert err.startswith("scoring: 480/480")
     verdict = json.loads((model / VERDICT_FILE).read_text())
@@ -123,13 +125,11 @@ def test_a_model_that_keeps_its_order_is_accepted(command, model, tmp_path):
     FpgaEngine(model, Stage.REWARD).close()
 
 
-def test_a_model_that_loses_its_order_is_refused_from_then_on(command, model, tmp_path):
+def test_a_model_that_loses_its_order_is_refused_from_then_on(command, model, tmp_path, told):
     pairs = pairs_file(tmp_path)
     code, out, _ = validate(command, spoil(model), pairs)
     assert code == 1
-    assert "offload refused: INT8 flips" in out
-    assert "at most 3 % is allowed" in out
-    assert "what could help" in out
+    told(words(out.splitlines()[-3:-1]))
     verdict = json.loads((model / VERDICT_FILE).read_text())
     assert verdict["accepted"] is False
     assert verdict["rank_flip_share"] > 0.1
@@ -139,9 +139,7 @@ def test_a_model_that_loses_its_order_is_refused_from_then_on(command, model, tm
     with pytest.raises(CheckpointError, match=VERDICT_FILE):
         FpgaEngine(model, Stage.REWARD)
     # judged anew by another budget, in spite of the refusal
-    code, out, _ = validate(command, model, pairs, "--budget", 1)
-    assert code == 0
-    assert "offload accepted" in out
+    assert validate(command, model, pairs, "--budget", 1)[0] == 0
     FpgaEngine(model, Stage.REWARD).close()
 
 
@@ -149,25 +147,25 @@ def test_the_verdict_can_go_elsewhere_and_the_pairs_be_fewer(command, model, tmp
     path = tmp_path / "sub" / "verdict.json"
     code, out, _ = validate(command, model, pairs_file(tmp_path), "--out", path, "--limit", 12)
     assert code == 0
-    assert "12 pairs, 2 of them" in out
-    assert "more pairs would make it certain" in out
+    assert re.search(r"\b12 pairs, 2\b", out)
     assert json.loads(path.read_text())["n_pairs"] == 12
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert not (model / VERDICT_FILE).exists()
 
 
-def test_texts_without_an_answer_are_named(command, model, tmp_path):
+def test_texts_without_an_answer_are_named(command, model, tmp_path, told):
     long = {"chosen_ids": [1] * (POSITIONS + 1), "rejected_ids": [2, 3]}
     other = long | {"rejected_ids": [4]}
     code, out, _ = validate(command, model, pairs_file(tmp_path, extra=[long, other, long]))
     assert code == 0
-    assert "left out as repetitions of a pair: 1\n" in out
-    assert "INT8 has no answer to line 61 chosen, line 62 chosen; their pairs count nowhere" in out
-    assert "of 60 pairs" in out
+    assert re.search(r"^INT8 .*\bline 61 chosen, line 62 chosen\b", out, re.M)
+    int8 = json.loads((model / VERDICT_FILE).read_text())["figures"]["precisions"][1]
+    assert (int8["name"], int8["flips"]["n_pairs"]) == ("INT8", 60)
+    told(words(out.splitlines()[:-1]))
     (tmp_path / "pairs.jsonl").write_text(json.dumps(long) + "\n")
     code, out, _ = validate(command, model, tmp_path / "pairs.jsonl")
     assert code == 1
-    assert "offload refused: INT8 answers no pair" in out
+    told(words(out.splitlines()[-3:-2]), "none answered")
     assert json.loads((model / VERDICT_FILE).read_text())["rank_flip_share"] is None
 
 
@@ -198,41 +196,36 @@ def test_pairs_of_text(command, model, tmp_path):
 # ---------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{", ":61: is not JSON: allowed is"),
-        ('{"chosen_ids": [1], "rejected_ids": [60]}', ':61: "rejected_ids"[0] = 60: allowed is'),
-        ('{"chosen": "a", "rejected": "b"}', ":61: is text, and"),
-    ],
-)
-def test_a_bad_line_is_one_line_and_leaves_nothing(command, model, tmp_path, line, words):
-    pairs = pairs_file(tmp_path)
-    pairs.write_text(pairs.read_text() + line + "\n")
-    before = listing(tmp_path)
-    told = the_line(validate(command, model, pairs))
-    assert f"{pairs}{words}" in told
-    assert listing(tmp_path) == before
+def test_a_bad_line_is_one_line_and_leaves_nothing(command, model, tmp_path, told):
+    pairs, lines = pairs_file(tmp_path), []
+    good = pairs.read_text()
+    for line in (
+        "{",
+        '{"chosen_ids": [1], "rejected_ids": [60]}',
+        '{"chosen": "a", "rejected": "b"}',
+    ):
+        pairs.write_text(f"{good}{line}\n")
+        before = listing(tmp_path)
+        lines.append(the_line(validate(command, model, pairs)))
+        assert listing(tmp_path) == before
+    told("\n".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--budget", 3), "--budget"),
-        (("--budget", "nan"), "--budget"),
-        (("--limit", 0), "--limit"),
-        (("--card", "u99"), "u99"),
-        (("--out", "{model}"), "--out"),
-        (("--pairs", "{model}/none.jsonl"), "none.jsonl: cannot be read"),
-        (("--model", "{model}/none"), "no such checkpoint folder"),
-    ],
-)
-def test_options_with_mistakes(command, model, tmp_path, options, words):
-    pairs = pairs_file(tmp_path, n=3)
+def test_options_with_mistakes(command, model, tmp_path, told):
+    pairs, lines = pairs_file(tmp_path, n=3), []
     before = listing(tmp_path)
-    given = [str(option).format(model=model) for option in options]
-    assert words in the_line(validate(command, model, pairs, *given))
-    assert listing(tmp_path) == before
+    for options in (
+        ("--budget", 3),
+        ("--budget", "nan"),
+        ("--limit", 0),
+        ("--card", "u99"),
+        ("--out", model),
+        ("--pairs", model / "none.jsonl"),
+        ("--model", model / "none"),
+    ):
+        lines.append(the_line(validate(command, model, pairs, *options)))
+        assert listing(tmp_path) == before
+    told("\n".join(lines))
 
 
 def test_a_language_model_has_no_pairs_to_order(command, tmp_path, capsys):

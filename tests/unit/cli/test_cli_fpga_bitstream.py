@@ -55,34 +55,29 @@ def test_by_default_the_simulation_is_built_into_bitstreams(command, tmp_path, r
     ]
 
 
-def test_a_cards_build_tells_clock_timing_and_use(command, fake):
+def test_a_cards_build_tells_clock_timing_and_use(command, fake, told):
     code, out, err = command("--target", "hw", "--check", "csim")
     assert (code, err) == (0, "")
-    assert "by v++ 2024.1" in out
-    assert "provenance: synthesised" in out
-    assert "clock: 245 MHz, 245 MHz asked for; timing met" in out
-    assert "dsp: 2,054 used, 22.8 %" in out
+    told(out)
     assert fake.calls[0][0] == "vitis-run"
 
 
-def test_a_missed_clock_ends_with_one_and_keeps_the_file(command, fake, tmp_path):
+def test_a_missed_clock_ends_with_one_and_keeps_the_file(command, fake, tmp_path, told):
     fake.behave(timing="failed", slow_loop="gemm_int8")
     code, out, err = command("--target", "hw")
     assert code == 1
-    assert "timing not met" in out
-    assert "gemm_int8 falls short of its qor.json: LOAD_A: initiation interval 2" in out
-    (line,) = err.splitlines()
-    assert "misses its clock of 245 MHz: it is kept" in line
+    assert len(err.splitlines()) == 1
+    missed = [line for line in out.splitlines() if "timing" in line or "qor.json" in line]
+    told("\n".join([*missed, err]))
     manifest = json.loads((tmp_path / "bitstreams" / "ecorl.hw.json").read_text())
     assert manifest["timing_met"] is False
 
 
-def test_a_failing_step_ends_with_one_line(command, fake, tmp_path):
+def test_a_failing_step_ends_with_one_line(command, fake, tmp_path, told):
     fake.behave(fail="link")
     code, _, err = command("--target", "hw_emu", "--out", "there")
-    (line,) = err.splitlines()
-    assert code == 1
-    assert line.startswith("ecorl: v++ failed: ERROR: [HLS 200-1470] invented failure of link;")
+    assert (code, len(err.splitlines())) == (1, 1)
+    told(err)
     assert list((tmp_path / "there").iterdir()) == []
 
 
@@ -93,7 +88,7 @@ def test_without_vitis_the_command_ends_with_two(command, tmp_path, monkeypatch,
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith("ecorl: v++")
-    assert "not on PATH" in line
+    assert "PATH" in line
     assert list(tmp_path.iterdir()) == []
 
 

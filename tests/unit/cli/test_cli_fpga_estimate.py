@@ -71,17 +71,15 @@ def test_a_model_wider_than_the_kernels_is_refused(command, tmp_path, in_folder)
     file = tmp_path / "config.json" if in_folder else tmp_path / "wide.json"
     file.write_text(json.dumps({**LLAMA, "hidden_size": 16_416, "head_dim": 128}))
     line = the_line(command("--model", tmp_path if in_folder else file, "--tokens", 8))
-    assert f"{file}: hidden_size = 16416 is not supported: want at most 16384" in line
+    assert f"{file}: hidden_size = 16416" in line
+    assert "16384" in line
 
 
-def test_a_7b_reward_model_at_512_tokens(command, models):
+def test_a_7b_reward_model_at_512_tokens(command, models, told):
     path = models / "out" / "estimate.json"
     code, out, err = command("--model", models / "rm", "--tokens", 512, "--json", path)
     assert (code, err) == (0, "")
-    assert out.startswith("rm as reward model: 1 row, 512 tokens\n")
-    assert (
-        "modelled, pipeline depths from simulated RTL; no synthesis report stands behind it" in out
-    )
+    told(out)
     kernels = rows_of(out, "kernel")
     assert list(kernels)[:4] == ["gemm_int8", "vector_ops", "kv_cache_router", "mha_int8"]
     assert "link, 65,664 bytes" in kernels
@@ -89,10 +87,6 @@ def test_a_7b_reward_model_at_512_tokens(command, models):
     assert sum(shares) == pytest.approx(100, abs=0.5)
     sweep = rows_of(out, "II")
     assert list(sweep) == ["1", "2", "4"]
-    assert "clock_hz, n_dsp_used, active_w: nothing stands in for them" in out
-    assert "time: not published, energy: not published" in out
-    assert "HBM placement on u55c: 32 channels of 512 MiB" in out
-    assert "HBM placement on v80: 32 channels of 1,024 MiB" in out
     data = json.loads(path.read_text())
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     u55c, v80 = data["estimates"]
@@ -107,14 +101,11 @@ def test_a_7b_reward_model_at_512_tokens(command, models):
     assert sum(data["placements"][0]["used_bytes"]) < 32 << 29
 
 
-def test_reward_model_and_reference_together(command, models):
+def test_reward_model_and_reference_together(command, models, told):
     code, out, _ = command("--model", models / "rm", "--tokens", 1024, "--rows", 4,
                            "--reference", models / "lm", "--device", "u55c", "--ii", 2)  # fmt: skip
     assert code == 0
-    assert out.splitlines()[:2] == [
-        "rm as reward model: 4 rows, 1,024 tokens",
-        "lm as reference model: 4 rows, 1,024 tokens",
-    ]
+    told("\n".join(out.splitlines()[:2]))
     assert out.count("II = 2") == 2
     assert "score_aggregator" in out
     placement = rows_of(out, "what")
@@ -122,11 +113,9 @@ def test_reward_model_and_reference_together(command, models):
     assert "v80" not in out
 
 
-def test_models_that_do_not_fit_are_refused_in_one_line(command, models, tmp_path):
+def test_models_that_do_not_fit_are_refused_in_one_line(command, models, tmp_path, told):
     options = ("--reference", models / "lm", "--json", tmp_path / "out.json")
-    told = the_line(command("--model", models / "large", "--tokens", 512, *options))
-    assert "large (reward) and lm (reference) together need 2" in told
-    assert "u55c has 17,179,869,184, 32 channels of 536,870,912" in told
+    told(the_line(command("--model", models / "large", "--tokens", 512, *options)))
     assert not (tmp_path / "out.json").exists()
     code, _, _ = command("--model", models / "large", "--tokens", 512, "--device", "v80")
     assert code == 0
@@ -137,48 +126,44 @@ def test_a_config_file_of_any_name_and_another_stage(command, models):
     file.write_text(json.dumps(LLAMA))
     code, out, _ = command("--model", file, "--tokens", 64, "--device", "u55c", "--ii", 1)
     assert code == 0
-    assert out.startswith("llama as reference model: 1 row, 64 tokens\n")
+    assert out.startswith("llama as reference model")
     code, out, _ = command("--model", models / "lm" / "config.json", "--tokens", 64,
                            "--stage", "reward", "--device", "u55c")  # fmt: skip
     assert code == 0
-    assert out.startswith("lm as reward model: 1 row, 64 tokens\n")
+    assert out.startswith("lm as reward model")
 
 
-def test_a_profile_without_channels_says_so(command, models, tmp_path):
+def test_a_profile_without_channels_says_so(command, models, tmp_path, told):
     card = tmp_path / "card.toml"
     card.write_text('name = "mine"\ntitle = "Mine"\nkind = "fpga"\n')
     code, out, _ = command("--model", models / "rm", "--tokens", 8, "--device", card)
     assert code == 0
-    assert "HBM placement: the profile mine holds no memory_channels" in out
-    assert "the link takes" not in out
+    told(out)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--model", "{models}/none"), "no such checkpoint folder"),
-        (("--model", "{models}/broken.json"), "broken.json: cannot be read as JSON"),
-        (("--model", "{models}"), "no config.json in this folder"),
-        (("--tokens", 0), "--tokens"),
-        (("--tokens", 5000), "--tokens = 5000: allowed is 1 to 4,096 for 1 row of rm (reward)"),
-        (("--rows", 9), "--tokens = 8: allowed is 9 to"),
-        (("--rows", 0), "--rows"),
-        (("--stage", "critic"), "--stage"),
-        (("--ii", 3), "--ii"),
-        (("--device", "u99"), "u99"),
-        (("--device", "h100_sxm"), "--device = 'h100_sxm': allowed is the profile of a card"),
-        (("--json", "{models}"), "--json"),
-        (("--model", "{models}/lm", "--reference", "{models}/lm"), "--reference"),
-    ],
-)
-def test_options_with_mistakes(command, models, options, words):
+def test_options_with_mistakes(command, models, told):
     (models / "broken.json").write_text("{")
-    given = [str(option).format(models=models) for option in options]
-    before = sorted(p for p in models.rglob("*"))
-    defaults = [] if "--model" in given else ["--model", models / "rm"]
-    tokens = [] if "--tokens" in given else ["--tokens", 8]
-    assert words in the_line(command(*defaults, *tokens, *given))
-    assert sorted(p for p in models.rglob("*")) == before
+    before, lines = sorted(models.rglob("*")), []
+    for options in (
+        ("--model", models / "none"),
+        ("--model", models),
+        ("--tokens", 0),
+        ("--tokens", 5000),
+        ("--rows", 9),
+        ("--rows", 0),
+        ("--stage", "critic"),
+        ("--ii", 3),
+        ("--device", "u99"),
+        ("--device", "h100_sxm"),
+        ("--json", models),
+        ("--model", models / "lm", "--reference", models / "lm"),
+        ("--model", models / "broken.json"),
+    ):
+        defaults = [] if "--model" in options else ["--model", models / "rm"]
+        tokens = [] if "--tokens" in options else ["--tokens", 8]
+        lines.append(the_line(command(*defaults, *tokens, *options)))
+        assert sorted(models.rglob("*")) == before
+    told("\n".join(lines))
 
 
 def test_the_group_names_the_command(monkeypatch, capsys):

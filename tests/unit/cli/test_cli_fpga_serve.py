@@ -36,46 +36,47 @@ def the_line(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_mistakes_get_one_line(the_line, tmp_path, monkeypatch):
+def test_mistakes_get_one_line(the_line, tmp_path, monkeypatch, told):
     monkeypatch.delenv("ECORL_SERVE_TOKEN", raising=False)
-    line = the_line("--host", "0.0.0.0", "--port", 0)
-    assert line.startswith("ecorl: --host = '0.0.0.0': allowed is a loopback address")
-    line = the_line("--token-file", tmp_path / "token", "--port", 0)
-    assert line.startswith(f"ecorl: --token-file = '{tmp_path}/token': allowed is a readable file")
+    lines = [
+        the_line("--host", "0.0.0.0", "--port", 0),
+        the_line("--token-file", tmp_path / "token", "--port", 0),
+        the_line("--port", 0),
+        the_line("--max-batch-rows", 0),
+        the_line("--drain-s", "nan"),
+    ]
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        line = the_line("--port", port)
-        assert line.startswith(f"ecorl: --port = {port}: allowed is a free port of 127.0.0.1")
-    assert the_line("--port", 0) == f"ecorl: {tmp_path / 'none'}: no such checkpoint folder"
-    assert "--max-batch-rows" in the_line("--max-batch-rows", 0)
-    assert "--drain-s" in the_line("--drain-s", "nan")
+        lines.append(the_line("--port", port))
     monkeypatch.setenv("ECORL_SERVE_TOKEN", "")
-    assert the_line("--port", 0).startswith("ecorl: ECORL_SERVE_TOKEN = '...': allowed is one")
+    lines.append(the_line("--port", 0))
+    told("\n".join(lines), port=port)
 
 
 def test_without_its_libraries_it_says_what_to_install(the_line, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
     line = the_line("--port", 0)
-    assert line == "ecorl: ecorl fpga serve needs starlette: pip install 'ecorl[serve]'"
+    assert "starlette" in line
+    assert "ecorl[serve]" in line
 
 
-def test_options_that_exclude_each_other(the_line, tmp_path):
+def test_options_that_exclude_each_other(the_line, tmp_path, told):
     xclbin = tmp_path / "a.xclbin"
     given = ("--port", 0)
-    line = the_line(*given, "--via", "csim", "--bitstream", xclbin)
-    assert line == (f"ecorl: --bitstream = '{xclbin}': allowed is --via xrt; none with --via csim")
-    line = the_line(*given, "--via", "xrt", "--device", 1, "--device", 0, "--device", 1)
-    assert line == "ecorl: --device = [1, 0, 1]: allowed is each card once"
-    told = "ecorl: --device = [0]: allowed is --via xrt or a bitstream; none with --via csim"
-    for via in ((), ("--via", "csim")):
-        assert the_line(*given, *via, "--device", 0) == told
-    assert the_line(*given, "--via", "gpu").startswith("ecorl: --via = 'gpu': allowed is one of")
-    missing = "a file from make bitstream ({})"
-    told = f"ecorl: --bitstream = '{xclbin}': allowed is {missing}"
-    assert the_line(*given, "--bitstream", xclbin) == told.format("there is no such file")
+    lines = [
+        the_line(*given, *args)
+        for args in (
+            ("--via", "csim", "--bitstream", xclbin),
+            ("--via", "xrt", "--device", 1, "--device", 0, "--device", 1),
+            ("--device", 0),
+            ("--via", "csim", "--device", 0),
+            ("--via", "gpu"),
+            ("--bitstream", xclbin),
+        )
+    ]
     xclbin.touch()
-    manifest = "its manifest a.json, which make bitstream writes beside it, is not there"
-    assert the_line(*given, "--bitstream", xclbin) == told.format(manifest)
+    lines.append(the_line(*given, "--bitstream", xclbin))
+    told("\n".join(lines))
     # Where nothing names a host, a bitstream takes XRT.
     xclbin.with_suffix(".json").touch()
     assert fpga_serve._engine_options(None, xclbin, [2, 0], 1)["backend"].host == "xrt"
@@ -88,11 +89,8 @@ def test_cards_that_a_model_does_not_run_on_are_refused(the_line, monkeypatch):
     config = SimpleNamespace(is_reward=True, max_positions=64)
     monkeypatch.setattr("ecorl.engines.models.decoder_config.read_config", lambda folder: config)
     monkeypatch.setattr("ecorl.engines.fpga.engine.FpgaEngine", lambda *_, **__: engine)
-    given = ("--port", 0)
-    line = the_line(*given, "--via", "auto", "--device", 0)
-    assert line.startswith(
-        "ecorl: --device = [0]: allowed is a card of XRT, which is not installed"
-    )
+    line = the_line("--port", 0, "--via", "auto", "--device", 0)
+    assert line.startswith("ecorl: --device = [0]: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -109,8 +107,9 @@ def test_a_signal_while_the_model_loads_ends_with_one_line(monkeypatch, capsys, 
         cli.main()
     assert caught.value.code in (0, None)
     streams = capsys.readouterr()
-    told = "stopped while the model was loading: nothing was accepted"
-    assert (streams.out.splitlines(), streams.err) == ([told], "")
+    (line,) = streams.out.splitlines()
+    assert line.startswith("stopped ")
+    assert streams.err == ""
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
 
 
@@ -154,24 +153,16 @@ def test_open_files_are_allowed_for_the_clients_that_may_wait(monkeypatch, limit
 ENDED = ServiceEnd(9, 1, 2, 0, 0, forced=False, failure=None)
 
 
-@pytest.mark.parametrize(
-    ("ended", "line"),
-    [
-        (ENDED, "stopped: 9 requests accepted, 1 withdrawn by their clients, 2 failed, all others "
-         "answered"),
-        (replace(ENDED, n_unread=3), "stopped: 9 requests accepted, 1 withdrawn by their clients, "
-         "2 failed, 3 answers not read by their clients, all others answered"),
-        (replace(ENDED, forced=True, n_abandoned=4), "ecorl: stopped at once: 9 requests accepted, "
-         "1 withdrawn by their clients, 2 failed, 4 abandoned"),
-        (replace(ENDED, failure="KeyError: 'x' (a.py:1)"), "ecorl: the service failed: KeyError: "
-         "'x' (a.py:1): 9 requests accepted, 1 withdrawn by their clients, 2 failed"),
-    ],
-)  # fmt: skip
-def test_the_end_is_told_with_what_became_of_the_requests(ended, line, monkeypatch, capsys):
+def test_the_end_is_told_with_what_became_of_the_requests(monkeypatch, capsys, told):
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
-    fpga_serve._tell_end(ended)
-    streams = capsys.readouterr()
-    is_good = not ended.forced and ended.failure is None
-    assert codes == ([] if is_good else [1])
-    assert (streams.out, streams.err) == ((line + "\n", "") if is_good else ("", line + "\n"))
+    for ended in (ENDED, replace(ENDED, n_unread=3)):
+        fpga_serve._tell_end(ended)
+    good = capsys.readouterr()
+    assert (codes, good.err) == ([], "")
+    forced = replace(ENDED, forced=True, n_abandoned=4)
+    for ended in (forced, replace(ENDED, failure="KeyError: 'x' (a.py:1)")):
+        fpga_serve._tell_end(ended)
+    bad = capsys.readouterr()
+    assert (codes, bad.out) == ([1, 1], "")
+    told(good.out + bad.err)

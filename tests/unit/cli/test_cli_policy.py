@@ -29,7 +29,8 @@ SMALL = ("--scenarios", 1, "--seeds", 2, "--iterations", 4)
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Run the command in this process: exit code and both streams."""
+    """Run the command in this process: exit code and both streams, 80 columns wide."""
+    monkeypatch.setenv("COLUMNS", "80")
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["ecorl", *map(str, args)])
@@ -96,7 +97,7 @@ def test_a_training_compares_at_its_end(family, on, command, tmp_path, monkeypat
         "--folder", folder,
     )  # fmt: skip
     assert code == 0
-    assert f"compared     at the end, {on}\n" in out
+    assert re.search(rf"^  compared .*\b{on}$", out, re.M)
     assert "clairvoyant DP" in (folder / "report.html").read_text()
 
 
@@ -115,27 +116,21 @@ def test_evaluate_prints_the_table_and_writes_json_and_page(command, trained, tm
     )  # fmt: skip
     assert code == 0
     assert re.search(r"^learned +-?\d", out, re.M)
-    assert re.search(r"[01] of 1 scenarios (is|are) hard enough", out)
+    assert re.search(r"^- [01] of 1\b", out, re.M)
     (scenario,) = json.loads(made[0].read_text())["scenarios"]
     assert len(scenario["scores"]["learned"]["score"]) == 2
     assert "clairvoyant DP" in made[1].read_text()
 
 
-def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_path):
+def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_path, told):
     file, folder = tmp_path / "c.toml", tmp_path / "f"
     code, out, _ = command("policy", "calibrate", run_dir, "--out", file)
     assert code == 0
-    assert "modelled" in out
-    told = " ".join(out.split())
-    assert "- holds for 32 x h100_sxm and 4 x u55c, ppo; its figures are modelled" in told
-    assert "- does not hold for other models or devices" in told
+    told(out)
     assert Calibration.load(file).n_cards == 4
     code, out, _ = command("policy", "train", "--calibration", file, *TINY, "--folder", folder)
     assert code == 0
-    assert out.startswith("Values used:\n  scenarios    1, variations of run ")
-    assert re.search(r"^  imitation +2 rounds of 3 epochs", out, re.M)
-    assert re.search(r"^  PPO +none$", out, re.M)
-    assert re.search(r"^Its calibration:\n  holds for 32 x h100_sxm", out, re.M)
+    told(out.partition("training: ")[0], "training")
     assert (folder / "calibration.toml").read_bytes() == file.read_bytes()
     record = json.loads((folder / "record.json").read_text())
     assert record["plan"]["family"] == "fitted"
@@ -147,33 +142,23 @@ def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_pa
     other = tmp_path / "other.toml"
     other.write_text(file.read_text() + "# changed\n")
     again = command("policy", "train", "--resume", "--folder", folder, "--calibration", other)
-    assert "another calibration" in the_line(again)
+    assert str(other) in the_line(again)
 
 
-def test_plan_says_whether_offloading_pays(command, trained):
+def test_plan_says_whether_offloading_pays(command, trained, told):
     policy = (
         "--thorough", "--policy", trained / "scheduler.onnx", "--iterations", 4, "--seeds", 2,
     )  # fmt: skip
     code, out, _ = command("plan", "--calibration", "paper", *policy)
     assert code == 0
-    assert "Offloading pays by the score" in out
     explained = " (Eq. 7 of the EcoRL-Sched paper)"
-    assert explained in " ".join(out.split())
     assert banned(" ".join(out.split()).replace(explained, ""), on_gpus=True) == []
-    assert "published" in out
-    for name in ("GPU-only, no cards", "best static", "look-ahead", "causal planner"):
-        assert re.search(rf"^{name} +[+-]\d", out, re.M)
-    code, out, _ = command("plan", "--policy-model", "8b", *policy)
-    assert code == 0
-    assert "Offloading does not pay" in out
-    told = " ".join(out.split())
-    assert re.search(
-        r"without cards takes \S+ .*; at the others, .*\. Offloading does not pay at", told
-    )
-    code, out, _ = command("plan", "--n-cards", 0, *policy)
-    assert "Offloading is not possible" in out
-    assert "at either end" not in out
-    assert "there is no card" in " ".join(out.split())
+    # How good so short a training is may depend on the machine.
+    told(re.sub(r"(?m)^learned .*\n", "", out), trained=trained)
+    for args in (("--policy-model", "8b"), ("--n-cards", 0)):
+        code, out, _ = command("plan", *args, *policy)
+        assert code == 0
+        told("\n\n".join(out.split("\n\n")[-3:-1]), " ".join(map(str, args)))
 
 
 def test_plan_reads_a_file_and_options_go_before_it(command, trained, tmp_path):
@@ -184,11 +169,9 @@ def test_plan_reads_a_file_and_options_go_before_it(command, trained, tmp_path):
     )  # fmt: skip
     code, out, _ = command("plan", "--config", file, "--rows", 32, *policy)
     assert code == 0
-    assert re.search(
-        r"^  iteration +32 completions; mean prompt 256, completion 300 tokens$", out, re.M
-    )
-    assert re.search(r"^  GPUs +32 x NVIDIA A100 .*\(a100_sxm\)$", out, re.M)
-    assert re.search(r"^  models +8b: actor and reference; 8b: reward model$", out, re.M)
+    assert re.search(r"^  iteration +32 .*\b300\b", out, re.M)
+    assert re.search(r"^  GPUs .*\(a100_sxm\)$", out, re.M)
+    assert re.search(r"^  models +8b: .*; 8b: ", out, re.M)
 
 
 def test_a_plan_is_for_what_a_run_trains_unless_another_algorithm_is_asked_for(
@@ -199,20 +182,17 @@ def test_a_plan_is_for_what_a_run_trains_unless_another_algorithm_is_asked_for(
     )  # fmt: skip
     code, out, _ = command("plan", *policy)
     assert code == 0
-    assert out.startswith("Values used:\n  algorithm  grpo and rloo (the same stages")
-    assert out.count("GPU-only, no cards") == 1  # one table for both
+    assert re.search(r"^  algorithm +grpo and rloo\b", out, re.M)
+    assert out.count("Values used:") == 1  # one table for both
     code, out, _ = command("plan", "--algorithm", "ppo", *policy)
-    assert out.startswith("Values used:\n  algorithm  ppo\n")
-    assert "8b: reward model and critic" in out
+    assert re.search(r"^  algorithm +ppo$", out, re.M)
+    assert re.search(r"^  models .*\bcritic$", out, re.M)
     # Of algorithms that differ in their stages each has a table of its own.
     monkeypatch.setattr(job_plan, "RUN_ALGORITHMS", (Algorithm.GRPO, Algorithm.DAPO))
     assert list(job_plan.PlannedJob().scenarios(2)) == ["grpo", "dapo"]
 
 
-def test_the_help_of_plan_and_training_shows_defaults_units_and_what_is_allowed(
-    command, monkeypatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_help_of_plan_and_training_shows_defaults_units_and_what_is_allowed(command):
     code, out, _ = command("plan", "--help")
     assert code == 0
     told = " ".join(re.sub("[│╭╰─╮╯]", " ", out).split())
@@ -238,8 +218,7 @@ def test_the_help_of_plan_and_training_shows_defaults_units_and_what_is_allowed(
     assert f"({plans[0].family})" in told
 
 
-def test_each_command_has_one_plain_line_in_the_help(command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_each_command_has_one_plain_line_in_the_help(command):
     for words, n in (((), 8), (("policy",), 7), (("carbon",), 5), (("fpga",), 4)):
         out = command(*words, "--help")[1]
         lines = out.partition("Commands")[2].splitlines()[1:]
@@ -248,8 +227,7 @@ def test_each_command_has_one_plain_line_in_the_help(command, monkeypatch):
         assert all(line.rstrip(" │").endswith(".") for line in told), told
 
 
-def test_a_paragraph_of_the_help_is_broken_where_the_terminal_ends(command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_a_paragraph_of_the_help_is_broken_where_the_terminal_ends(command):
     lines = command("policy", "export", "--help")[1].splitlines()
     first = next(i for i, line in enumerate(lines) if "The file holds" in line)
     paragraph = lines[first : first + 5]
@@ -274,7 +252,7 @@ def decided(iteration, stage, action=Action.GPU, costs=()):
     return Placement(iteration, stage, Action.CONCURRENT, action, "p", "because of q_max", costs)
 
 
-def test_explain_shows_costs_guards_and_reason(command, tmp_path):
+def test_explain_shows_costs_guards_and_reason(command, tmp_path, told):
     run = a_record(
         tmp_path / "r",
         [
@@ -286,19 +264,15 @@ def test_explain_shows_costs_guards_and_reason(command, tmp_path):
     )
     code, out, _ = command("policy", "explain", run)
     assert code == 0
-    assert out.startswith("iteration 2, reward, policy p")
     assert re.search(r"^card beside GPU +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
-    assert "proposed: card beside GPU" in out
-    assert "done, since a limit forbids it: GPU" in out
     assert banned(out, on_gpus=True) == []
-    assert "why: because of q_max" in out
-    assert (
-        "proposed and done: card beside GPU"
-        in command("policy", "explain", run, "--iteration", 1)[1]
-    )
-    assert "holds no costs" in command("policy", "explain", run, "--iteration", 3)[1]
-    assert "iterations 1 to 3" in the_line(command("policy", "explain", run, "--iteration", 9))
-    assert "reference" in the_line(command("policy", "explain", run, "--stage", "reference"))
+    told(out)
+    for n in (1, 3):
+        out = command("policy", "explain", run, "--iteration", n)[1]
+        told(out.rpartition("\n\n")[2], f"iteration {n}")
+    mistakes = (("--iteration", 9), ("--stage", "reference"))
+    lines = [the_line(command("policy", "explain", run, *given)) for given in mistakes]
+    told("\n".join(lines), "mistakes")
 
 
 # ---------------------------------------------------------------- interruption
@@ -321,7 +295,7 @@ def test_a_resumed_training_gives_the_network_of_an_unbroken_one(
     code, _, err = command("policy", "train", *TINY, "--folder", folder)
     assert code == 130
     (line,) = err.splitlines()
-    assert f"go on with: ecorl policy train --resume --folder {folder}" in line
+    assert f"ecorl policy train --resume --folder {folder}" in line
     assert "policy.npz" not in listing(folder)
     assert command("policy", "train", "--resume", "--no-compare", "--folder", folder)[0] == 0
     assert len(calls) == 3  # the first round was not fitted again
@@ -333,24 +307,34 @@ def test_a_resumed_training_gives_the_network_of_an_unbroken_one(
 # ---------------------------------------------------------------- refusals
 
 
-def test_a_folder_that_is_not_empty_and_one_of_another_plan(command, trained, tmp_path):
-    before = listing(trained)
-    assert "not empty" in the_line(command("policy", "train", *TINY, "--folder", trained))
-    resume = ("policy", "train", "--resume", "--folder")
-    assert "another plan" in the_line(command(*resume, trained, "--seed", 4))
-    assert "no training to go on with" in the_line(command(*resume, tmp_path / "none"))
+def test_a_folder_that_is_not_empty_and_one_of_another_plan(command, trained, tmp_path, told):
+    before, resume = listing(trained), ("--resume", "--folder")
+    lines = [
+        the_line(command("policy", "train", *args))
+        for args in (
+            (*TINY, "--folder", trained),
+            (*resume, trained, "--seed", 4),
+            (*resume, tmp_path / "none"),
+        )
+    ]
+    told("\n".join(lines), trained=trained)
     assert listing(trained) == before
     assert listing(tmp_path) == []
 
 
-def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path):
+def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, told):
     fresh = ("policy", "train", *TINY[:1], "--folder", tmp_path / "t")
-    assert "train.n_scenarios = 0" in the_line(command(*fresh, "--scenarios", 0))
-    assert "calibration" in the_line(command(*fresh, "--calibration", tmp_path / "none.toml"))
-    both = command(*fresh, "--calibration", tmp_path / "c.toml", "--family", "paper")
-    assert "--family" in the_line(both)
-    assert "--out" in the_line(command(*fresh, "--out", tmp_path))
-    assert "family" in the_line(command(*fresh, "--family", "nonsense"))
+    lines = [
+        the_line(command(*fresh, *args))
+        for args in (
+            ("--scenarios", 0),
+            ("--calibration", tmp_path / "none.toml"),
+            ("--calibration", tmp_path / "c.toml", "--family", "paper"),
+            ("--out", tmp_path),
+            ("--family", "nonsense"),
+        )
+    ]
+    told("\n".join(lines))
     assert listing(tmp_path) == []
 
 
@@ -370,15 +354,15 @@ def test_foreign_onnx_files(command, trained, tmp_path):
     assert listing(tmp_path) == before
 
 
-def test_runs_and_folders_that_lack_what_is_needed(command, tmp_path):
+def test_runs_and_folders_that_lack_what_is_needed(command, tmp_path, told):
     run = a_record(tmp_path / "r", [decided(1, Stage.GENERATION)])
     before = listing(tmp_path)
-    assert "generation" in the_line(command("policy", "calibrate", run))
-    assert "reward or reference" in the_line(command("policy", "explain", run))
-    for name in ("calibrate", "explain"):
-        assert "ledger" in the_line(command("policy", name, tmp_path / "none"))
-    assert "no finished training" in the_line(command("policy", "export", tmp_path / "none"))
-    assert "no finished training" in the_line(command("policy", "export", run))
+    lines = [
+        the_line(command("policy", name, folder))
+        for name in ("calibrate", "explain", "export")
+        for folder in (run, tmp_path / "none")
+    ]
+    told("\n".join(lines))
     assert listing(tmp_path) == before
 
 
@@ -389,43 +373,37 @@ def test_an_export_of_broken_files_is_refused(command, tmp_path):
     assert listing(tmp_path) == ["policy.npz", "record.json"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--gpu", "h9"), "plan.gpu = 'h9': allowed is one of ['a100_sxm'"),
-        (("--card", "v80"), "v80 lacks idle_w, clock_hz"),
-        (("--gpu", "u55c"), "u55c is the profile of a card (AMD Alveo U55C 16 GB)"),
-        (("--card", "h9"), "plan.card = 'h9': allowed is one of ['a100_sxm'"),
-        (("--policy-model", "9b"), "model size = '9b'"),
-        (("--algorithm", "sarsa"), "plan.algorithm = 'sarsa'"),
-        (("--calibration", "guess"), "plan.calibration = 'guess'"),
-        (("--abilities", "every"), "plan.abilities = 'every'"),
-        (("--rows", 0), "plan.rows = 0"),
-        (("--n-cards", -1), "plan.n_cards = -1"),
-        (("--length", "nan"), "plan.length = nan"),
-        (("--load", 1.5), "plan.load = 1.5"),
-        (("--n-gpus", 1), "141 GB"),
-        (("--config", "/nonexistent/job.toml"), "--config"),
-    ],
-)
-def test_plans_that_cannot_be_made(command, options, words):
-    assert words in the_line(command("plan", *options))
+def test_plans_that_cannot_be_made(command, told):
+    lines = [
+        the_line(command("plan", *options))
+        for options in (
+            ("--gpu", "h9"),
+            ("--card", "v80"),
+            ("--gpu", "u55c"),
+            ("--card", "h9"),
+            ("--policy-model", "9b"),
+            ("--algorithm", "sarsa"),
+            ("--calibration", "guess"),
+            ("--abilities", "every"),
+            ("--rows", 0),
+            ("--n-cards", -1),
+            ("--length", "nan"),
+            ("--load", 1.5),
+            ("--n-gpus", 1),
+            ("--config", "/nonexistent/job.toml"),
+        )
+    ]
+    told("\n".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("gpus = 3", "gpus = 3"),
-        ("rows = 2.5", "rows = 2.5: allowed is a whole number"),
-        ("rows = true", "rows = True"),
-        ("gpu = 5", "gpu = 5: allowed is a text"),
-        ("gpu = ", "TOML"),
-        ("algorithm = 'x'", "plan.algorithm"),
-    ],
-)
-def test_plan_files_with_mistakes(command, tmp_path, text, words):
-    (tmp_path / "job.toml").write_text(text)
-    assert words in the_line(command("plan", "--config", tmp_path / "job.toml"))
+def test_plan_files_with_mistakes(command, tmp_path, told):
+    file, lines = tmp_path / "job.toml", []
+    for text in ("gpus = 3", "rows = 2.5", "rows = true", "gpu = 5", "algorithm = 'x'"):
+        file.write_text(text)
+        lines.append(the_line(command("plan", "--config", file)))
+    told("\n".join(lines))
+    file.write_text("gpu = ")
+    assert "TOML" in the_line(command("plan", "--config", file))
 
 
 @pytest.mark.parametrize("missing", ["gymnasium", "stable_baselines3"])
@@ -436,7 +414,7 @@ def test_without_the_extra_one_line_says_what_to_install(missing):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     line = the_line((done.returncode, done.stdout, done.stderr))
-    assert 'pip install "ecorl[policy]"' in line
+    assert "ecorl[policy]" in line
     assert missing in line
 
 
