@@ -263,7 +263,7 @@ def _given(asked: PlanOptions, kind: type[PlannedJob | PlanTerms]) -> dict[str, 
 def _own(asked: PlanOptions, length: float) -> OwnStages | None:
     """What the user has measured or told of the stages; `length`: mean completion, tokens."""
     shares = tuple(asked.share or ())
-    given = {"--run": asked.run, "--fitted": asked.fitted, "--share": shares or None}
+    given = {"--run": asked.run, "--fitted": asked.fitted, "--share": " ".join(shares) or None}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise ConfigError(named[1], str(given[named[1]]), f"nothing beside {named[0]}")
@@ -316,7 +316,7 @@ def answer(asked: PlanOptions) -> None:
         ("--thorough", asked.thorough or None),
         ("--run", asked.run),
         ("--fitted", asked.fitted),
-        ("--share", tuple(asked.share or ()) or None),
+        ("--share", " ".join(asked.share or ()) or None),
         ("--config", asked.config),
     ):
         if value is not None:
