@@ -352,11 +352,23 @@ def main(words: list[str]) -> int:
         return 1
     length_s = 60 * options.minutes
     last_start_s, end_s = begin_s + LAST_START * length_s, begin_s + length_s
-    with ThreadPoolExecutor(1) as thread:
-        checking = thread.submit(lambda: list(map(_printed, run_checks(checks(changed), end_s))))
+
+    def run() -> list[Outcome]:
         outcomes = run_tests(tests, last_start_s, end_s, exitfirst=options.exitfirst)
-        ran = list(map(_printed, outcomes))
-    return sum_up(checking.result(), ran, len(tests), time.time() - begin_s)
+        return list(map(_printed, outcomes))
+
+    def check() -> list[Outcome]:
+        return list(map(_printed, run_checks(checks(changed), end_s)))
+
+    if options.exitfirst:
+        ran = run()
+        checked = [] if any(outcome.has_failed for outcome in ran) else check()
+    else:
+        with ThreadPoolExecutor(1) as thread:
+            checking = thread.submit(check)
+            ran = run()
+        checked = checking.result()
+    return sum_up(checked, ran, len(tests), time.time() - begin_s)
 
 
 def _printed(outcome: Outcome) -> Outcome:
