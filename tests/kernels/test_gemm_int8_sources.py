@@ -70,7 +70,7 @@ def test_bench_under_sanitisers(require_tool, tmp_path, build):
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "PASS gemm_int8: 48 problems, 0 wrong results" in finished.stdout
+    assert re.search(r"PASS gemm_int8: 48 .*\b0 wrong", finished.stdout)
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):

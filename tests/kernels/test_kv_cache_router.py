@@ -51,7 +51,7 @@ def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")
     output = bench_output("kv_cache_router", build, tmp_path)
-    assert "PASS kv_cache_router: 31 problems, 0 wrong pages" in output
+    assert re.search(r"PASS kv_cache_router: 31 .*\b0 wrong", output)
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):

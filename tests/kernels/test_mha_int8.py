@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -54,7 +56,8 @@ def in_pages(lib, keys, values):
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")
-    assert "PASS mha_int8: 43 problems, 0 wrong rows" in run_bench("mha_int8", build, tmp_path)
+    printed = run_bench("mha_int8", build, tmp_path)
+    assert re.search(r"PASS mha_int8: 43 .*\b0 wrong", printed)
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):

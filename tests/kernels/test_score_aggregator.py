@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")
     printed = run_bench("score_aggregator", build, tmp_path)
-    assert "PASS score_aggregator: 81 problems and the maxima, 0 wrong results" in printed
+    assert re.search(r"PASS score_aggregator: 81 .*\b0 wrong", printed)
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):

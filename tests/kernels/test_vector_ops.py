@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")
     printed = run_bench("vector_ops", build, tmp_path)
-    assert "PASS vector_ops: 18 shapes and the maxima, 0 wrong results" in printed
+    assert re.search(r"PASS vector_ops: 18 .*\b0 wrong", printed)
 
 
 def test_kernel_stands_alone_as_under_vitis(require_tool, tmp_path):
@@ -153,5 +154,5 @@ def test_the_products_and_vector_operations_of_a_forward_are_counted(folder_of):
 
 def test_a_model_that_the_kernels_do_not_take_is_refused(folder_of):
     model = decoder(folder_of("llama64"), n_cards=2)  # 88 intermediate channels on each card
-    with kernels_chosen(library("fast")), pytest.raises(EngineError, match="a multiple of 16"):
+    with kernels_chosen(library("fast")), pytest.raises(EngineError, match="multiple of 16"):
         model.score([np.arange(3)])

@@ -64,7 +64,7 @@ def test_a_bare_machine_is_told_why(bare):
         assert item.why
     assert "nvidia-ml-py" in findings.gpus_reason
     assert "pyxrt" in findings.cards_reason
-    assert "does not exist" in findings.rapl_reason
+    assert findings.rapl_reason
     assert set(findings.tools.values()) == set(findings.packages.values()) == {None}
     assert findings.host.n_cores >= 1
 
@@ -96,10 +96,13 @@ def test_tools_and_headers_make_the_builds_possible(monkeypatch, tmp_path, bare)
     assert by_name(doctor.examine())["C-simulation, strict build"].possible
 
 
-def test_gpus_are_described(fake_nvml):  # noqa: F811
+def shown_gpus(findings):
+    return "\n".join(line for line in shown(findings).splitlines() if line.startswith("gpu"))
+
+
+def test_gpus_are_described(fake_nvml, told):  # noqa: F811
     findings = doctor.examine()
-    assert [gpu.name for gpu in findings.gpus] == ["Fake GPU 0", "Fake GPU 1"]
-    first = findings.gpus[0]
+    first, _ = findings.gpus
     assert (first.instrument, first.has_counter, first.limit_w, first.problem) == (
         "nvml:field186:gpu",
         True,
@@ -107,7 +110,7 @@ def test_gpus_are_described(fake_nvml):  # noqa: F811
         None,
     )
     assert by_name(findings)["measure GPU energy"].possible
-    assert "gpu0: Fake GPU 0, nvml:field186:gpu, energy counter, limit 600 W" in shown(findings)
+    told(shown_gpus(findings))
 
 
 def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
@@ -118,24 +121,22 @@ def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
     assert "DeviceLost" in ability.why
 
 
-def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml):  # noqa: F811
+def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml, told):  # noqa: F811
     fake_nvml.set("error nvmlDeviceGetHandleByIndex 999 0", "error nvmlDeviceGetName 4 1")
     findings = doctor.examine()
     broken, healthy = findings.gpus
-    assert broken.problem == "DriverError: nvmlDeviceGetHandleByIndex: Unknown Error"
+    assert broken.problem.startswith("DriverError: nvmlDeviceGetHandleByIndex: ")
     assert (healthy.instrument, healthy.problem) == ("nvml:field186:gpu", None)
     ability = by_name(findings)["measure GPU energy"]
     assert ability.possible
-    assert ability.why == "1 of 2 GPUs answer, 1 with an energy counter"
-    assert f"gpu0: no name, no power reading, no energy counter, {broken.problem}" in shown(
-        findings
-    )
+    told(f"{ability.why}\n{shown_gpus(findings)}")
 
 
-def test_plain_lines_without_a_terminal(bare):
+def test_plain_lines_without_a_terminal(bare, without_keys, told):
     text = shown(doctor.examine(), width=40)
     assert "\x1b" not in text
-    assert "no   TRL training: without torch, trl" in text
+    # The other lines are facts about the machine.
+    told("\n".join(line for line in text.splitlines() if line.startswith(("yes ", "no "))))
     # One fact a line, however narrow: for grep.
     assert all(line.count(": ") >= 1 for line in text.splitlines())
 
@@ -172,19 +173,19 @@ def feeds_of(findings):
     return {feed.type: feed for feed in findings.feeds}
 
 
-def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch):
+def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch, told):
     feeds = feeds_of(doctor.examine())
     assert {kind: feed.possible for kind, feed in feeds.items()} == {
         "constant": True, "synthetic": True, "replay": True, "uk": True,
         "electricity_maps": False, "watttime": False,
     }  # fmt: skip
     assert feeds["watttime"].keys == {"WATTTIME_USER": False, "WATTTIME_PASSWORD": False}
-    assert "WATTTIME_USER and WATTTIME_PASSWORD are not set" in feeds["watttime"].why
+    why = feeds["watttime"].why
     for name in KEYS:
         monkeypatch.setenv(name, "s3cret")
     findings = doctor.examine()
     assert all(feed.possible for feed in findings.feeds)
-    assert feeds_of(findings)["electricity_maps"].why == "requests 1, ELECTRICITY_MAPS_TOKEN is set"
+    told(f"{why}\n{feeds_of(findings)['electricity_maps'].why}")
     for text in (doctor.to_json(findings), shown(findings), shown(findings, force_terminal=True)):
         assert "s3cret" not in text
 
@@ -197,8 +198,8 @@ def test_every_type_of_feed_of_a_config_is_told(without_keys):
 
 def test_feeds_without_their_packages(bare, without_keys):
     feeds = feeds_of(doctor.examine())
-    assert feeds["uk"].why == 'without requests: pip install "ecorl[carbon]"'
-    assert feeds["watttime"].why.startswith("without requests, watttime: pip install")
+    assert "requests" in feeds["uk"].why
+    assert "watttime" in feeds["watttime"].why
     assert feeds["replay"].possible
 
 
@@ -215,28 +216,22 @@ path = "nowhere.csv"
 """
 
 
-def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch):
+def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch, told):
     monkeypatch.setenv("ELECTRICITY_MAPS_TOKEN", "s3cret")
     monkeypatch.setattr(socket, "socket", None)  # whoever asks fails
     findings = doctor.examine(parse_config(CONFIGURED, "test"))
     uk, maps, replay = findings.configured_feeds
-    assert (uk.possible, uk.why) == (True, "can be built")
-    assert uk.name == "carbon.feeds.0, uk_carbon_intensity (uk)"
-    assert not maps.possible
-    assert maps.why.startswith("carbon.feeds.1.zone = 'nowhere': allowed is a zone's name")
-    assert not replay.possible
-    assert replay.why.startswith("carbon.feeds.2.path = 'nowhere.csv': allowed is a file")
+    assert (uk.possible, maps.possible, replay.possible) == (True, False, False)
     text = shown(findings)
-    assert "no   carbon.feeds.2, replay (replay): carbon.feeds.2.path" in text
-    assert "feeds: no network was asked" in text
     assert "s3cret" not in text
+    told("\n".join(line for line in text.splitlines() if "feeds" in line))
 
 
-def test_a_config_without_feeds_is_told():
+def test_a_config_without_feeds_is_told(told):
     assert doctor.examine().configured_feeds is None
     findings = doctor.examine(parse_config("", "test"))
     assert findings.configured_feeds == ()
-    assert "config: no feed: accounting.intensity_g_per_kwh counts" in shown(findings)
+    told("\n".join(line for line in shown(findings).splitlines() if line.startswith("config")))
 
 
 def test_nothing_heavy_is_imported():

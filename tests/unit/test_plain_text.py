@@ -62,14 +62,15 @@ def test_bytes_of_utf8_are_read_as_such():
 @pytest.mark.skipif(sys.getfilesystemencoding() != "utf-8", reason="paths are no UTF-8 here")
 def test_a_path_that_is_no_text_is_refused(tmp_path, monkeypatch):
     assert text_refusal("läufe") is None
-    assert text_refusal(LATIN_1) == "a path in UTF-8"
+    assert "UTF-8" in text_refusal(LATIN_1)
     try:
         (tmp_path / LATIN_1).mkdir()
     except OSError:
         pytest.skip("this file system takes no such name")
     monkeypatch.chdir(tmp_path / LATIN_1)
-    with pytest.raises(ConfigError, match=r"run_dir = .*/runs/a': allowed is a path in UTF-8"):
+    with pytest.raises(ConfigError, match=r"/runs/a': .*UTF-8") as caught:
         check_writable(Path("runs/a"))
+    assert caught.value.key == "run_dir"
     assert not list(Path().iterdir())
 
 
@@ -78,7 +79,8 @@ def test_a_loop_in_a_process_of_ascii_is_refused_in_one_line(tmp_path):
     code = "import ecorl\nwith ecorl.measure('c.toml'): pass"
     done = python("-c", code, cwd=tmp_path)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(rf"ecorl.errors.ConfigError: c.toml:2: run_dir = 'l\xe4ufe/a': {HINT}")
+    assert " c.toml:2: run_dir " in last
+    assert rf"'l\xe4ufe/a': {HINT}" in last
     assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]
 
 
@@ -89,7 +91,7 @@ def test_a_loop_below_a_folder_that_is_no_text_is_refused_and_leaves_nothing(tmp
     code = "import ecorl\nwith ecorl.measure('c.toml'): pass"
     done = python("-c", code, cwd=folder)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("ecorl.errors.ConfigError: run_dir = ")
+    assert "ConfigError: run_dir " in last
     assert rf"/l\xe4ufe/runs/a-42': {HINT}" in last
     assert [path.name for path in folder.iterdir()] == ["c.toml"]
 

@@ -257,14 +257,14 @@ def command(monkeypatch):
     return run
 
 
-def test_exit_codes_and_the_last_line(command, capsys):
+def test_exit_codes_and_the_last_line(command, capsys, told):
     assert command([Outcome("lint")], [Outcome("a"), Outcome("b")]) == 0
     *_, last = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"quick: 1 checks and 2 test files in \d+ s; all passed", last)
+    lasts = [last]
     assert command([Outcome("types", is_whole=False)], [Outcome("a")], "--minutes", "0.1") == 0
     *_, last = capsys.readouterr().out.splitlines()
-    assert "not to the end: types" in last
-    assert "left out: 1" in last
+    lasts.append(last)
+    told(re.sub(r" \d+ s", " <time> s", "\n".join(lasts)))
     assert command([], [Outcome("a", has_failed=True, output="the reason")]) == 1
     out = capsys.readouterr().out
     assert "the reason" in out
@@ -287,10 +287,10 @@ def test_a_wrong_option_is_exit_code_2(option, value, told, capsys):
     assert told in capsys.readouterr().err
 
 
-def test_nothing_changed_is_said(monkeypatch, capsys):
+def test_nothing_changed_is_said(monkeypatch, capsys, told):
     monkeypatch.setattr(quick, "changed_paths", lambda root, since: [])
     assert quick.main([]) == 0
-    assert capsys.readouterr().out == "quick: nothing differs from HEAD\n"
+    told(capsys.readouterr().out)
 
 
 def test_a_module_that_cannot_be_read_is_told(monkeypatch, capsys):
@@ -302,4 +302,4 @@ def test_a_module_that_cannot_be_read_is_told(monkeypatch, capsys):
     monkeypatch.setattr(quick, "changed_paths", lambda root, since: ["ecorl/edi.py"])
     monkeypatch.setattr(quick, "project_graph", fail)
     assert quick.main([]) == 1
-    assert capsys.readouterr().out == f"quick: failed: {error}\n"
+    assert capsys.readouterr().out.endswith(f" {error}\n")

@@ -193,7 +193,7 @@ def test_gemm_declares_the_ports_of_the_source():
 
 
 def test_counts_are_called_what_they_are():
-    assert "not a Vivado or Vitis result" in QOR["provenance"]
+    assert "not a Vivado" in QOR["provenance"]
     assert "never synthesised" in QOR["pipelines_provenance"]
     assert "estimate" in QOR["pipelines_estimate"]
-    assert "no synthesis report stands behind it" in GEMM["provenance"]
+    assert "no synthesis" in GEMM["provenance"]

@@ -77,7 +77,7 @@ def test_recurrences_are_missing_where_clang_19_is(script, monkeypatch):
     monkeypatch.setattr(kernels, "time_loops", absent)
     figure = kernels._least_ii()
     assert (figure.id, figure.value) == ("kernel.least_ii_misses", None)
-    assert "clang++-19 is not on this machine" in str(figure)
+    assert "clang++-19" in str(figure)
     loops = [
         SimpleNamespace(
             delay_ns=ns, source=SimpleNamespace(ii=1), period_ns=2.98, is_missed=ns > 2.98

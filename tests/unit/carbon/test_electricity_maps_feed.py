@@ -61,15 +61,16 @@ def test_a_zone_now(server):
     )
 
 
-def test_a_zone_by_direct_emissions(server):
+def test_a_zone_by_direct_emissions(server, told):
     unsaid = {"isEstimated": None, "estimationMethod": None}
     server.script = [hour(emissionFactorType="direct", **unsaid), hour()]
     feed = maps_feed(server, scope=Scope.DIRECT)
     value = feed.read(NOW_S)
     assert (value.scope, value.is_estimated) == (Scope.DIRECT, None)
     assert server.asked[0].query["emissionFactorType"] == "direct"
-    with pytest.raises(FeedMalformed, match="another kind of emission factors"):
+    with pytest.raises(FeedMalformed) as caught:
         feed.read(NOW_S)
+    told(str(caught.value))
     assert feed.forecast(NOW_S) is None
     assert len(server.asked) == 2
 
@@ -181,7 +182,7 @@ def test_the_forecast_of_a_zone(server):
     assert maps_feed(server).forecast(NOW_S).issued_s == NOW_S
 
 
-def test_the_forecast_that_a_plan_has(server, caplog):
+def test_the_forecast_that_a_plan_has(server, caplog, told):
     server.script = [Answer(status=403), FORECAST]
     assert isinstance(maps_feed(server).forecast(NOW_S), Forecast)
     assert server.asked[1].query["horizonHours"] == "24"
@@ -189,7 +190,7 @@ def test_the_forecast_that_a_plan_has(server, caplog):
     server.script = [Answer(refusal, status=401), Answer(refusal, status=401)]
     with caplog.at_level(logging.INFO):
         assert maps_feed(server).forecast(NOW_S) is None
-    assert "the plan has no forecast" in caplog.text
+    told("\n".join(caplog.messages))
     server.script = [Answer(status=500)]
     with pytest.raises(FeedRefused):
         maps_feed(server).forecast(NOW_S)
@@ -197,5 +198,6 @@ def test_the_forecast_that_a_plan_has(server, caplog):
 
 @pytest.mark.parametrize("zone", ["", "de", "DE&zone=FR", "D E", "DE/..", "DE-", "X" * 99])
 def test_a_zone_that_is_none(zone):
-    with pytest.raises(ConfigError, match="zone = "):
+    with pytest.raises(ConfigError) as caught:
         ElectricityMapsFeed(zone, Secret(KEY))
+    assert caught.value.key.endswith("zone")

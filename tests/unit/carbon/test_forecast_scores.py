@@ -130,7 +130,7 @@ def test_without_origins_nothing_is_known():
 
 @pytest.mark.parametrize("leads", [(), (0, 1)])
 def test_lead_times_begin_with_an_hour(leads):
-    with pytest.raises(ValueError, match="at least 1 h"):
+    with pytest.raises(ValueError, match="1 h"):
         score(RuleForecaster(NEWEST), hourly(1.0), leads, [])
 
 

@@ -84,8 +84,8 @@ def test_a_continuation_tells_what_is_known_and_forecasts_the_rest(ahead, share,
 
 def test_twenty_hours_are_enough_and_nineteen_are_not():
     assert len(continuation(grid(20 / 24), 20).middle) == 96
-    with pytest.raises(FeedSilent, match="takes values of 20 h, and those of 19 h are known"):
+    with pytest.raises(FeedSilent, match=r" 20 h.* 19 h"):
         continuation(grid(19 / 24), 19)
     nothing = Series(START_S, HOUR_S, np.full(99, NAN))
-    with pytest.raises(FeedSilent, match="those of 0 h"):
+    with pytest.raises(FeedSilent, match=r" 0 h"):
         continuation(nothing, 99)

@@ -62,56 +62,66 @@ def test_a_compressed_answer(server):
     assert client_of(server).get("/x") == [1]
 
 
-@pytest.mark.parametrize(
-    ("answer", "error", "says"),
-    [
-        (Answer(status=400), FeedRefused, "status 400 Bad Request"),
-        (Answer(status=401), FeedRefused, "status 401 Unauthorized"),
-        (Answer(status=404), FeedRefused, "status 404 Not Found"),
-        (Answer(status=500), FeedRefused, "status 500 Internal Server Error"),
-        (Answer(status=599), FeedRefused, "status 599"),
-        (Answer(status=204), FeedMalformed, "status 204 and no value"),
-        (Answer(status=304), FeedMalformed, "status 304 and no value"),
-        (Answer(b""), FeedMalformed, "broken or cut off"),
-        (Answer(b'{"a": 1'), FeedMalformed, "broken or cut off"),
-        (Answer(b"<html>busy</html>"), FeedMalformed, "broken or cut off"),
-        (Answer(b"{}{}"), FeedMalformed, "broken or cut off"),
-        (Answer(b'"\xff"'), FeedMalformed, "no UTF-8"),
-        (Answer(b'{"a": NaN}'), FeedMalformed, "NaN or Infinity"),
-        (Answer(b"[-Infinity]"), FeedMalformed, "NaN or Infinity"),
-        (Answer(b"null"), FeedMalformed, "with null"),
-        (Answer(b"[" * 900), FeedMalformed, "broken or cut off|too deep"),
-        (Answer(b"[" * 200_000), FeedMalformed, "more than 1000 bytes"),
-        (Answer(b"no", headers={"Content-Encoding": "gzip"}), FeedMalformed, "compression"),
-        (Answer({"a": 1}, cut=2), FeedUnreachable, "broke off"),
-        (moved(""), FeedMalformed, "not followed"),
-        (moved("http://[::1"), FeedMalformed, "not followed"),
-        (moved("http://localhost/"), FeedMalformed, "not followed"),
-        (moved("ftp://127.0.0.1/"), FeedMalformed, "not followed"),
-        (moved(f"https://{KEY}@127.0.0.1/"), FeedMalformed, "not followed"),
-        (moved(f"https://{KEY}.invalid/"), FeedUnreachable, "cannot be reached"),
-    ],
-)
-def test_what_is_no_value(server, answer, error, says, caplog):
+def refusal(server, answer, caplog):
+    """With what one answer is refused: in one line, without the key."""
     server.script = [answer]
-    with caplog.at_level(logging.DEBUG, "ecorl"), pytest.raises(FeedError, match=says) as caught:
+    server.asked.clear()
+    with caplog.at_level(logging.DEBUG, "ecorl"), pytest.raises(FeedError) as caught:
         client_of(server).get("/x", {"zone": "DE"})
-    assert type(caught.value) is error
-    assert str(caught.value).startswith("A source (/x) ")
     assert len(str(caught.value).splitlines()) == 1
     assert len(server.asked) == 1
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
     assert KEY not in shown
     # What the libraries raised has the address in it, and does not hang on the error.
     assert caught.value.__context__ is None
+    return caught.value
+
+
+def test_what_is_no_value(server, caplog, told):
+    answers = (
+        (Answer(status=400), FeedRefused),
+        (Answer(status=401), FeedRefused),
+        (Answer(status=404), FeedRefused),
+        (Answer(status=500), FeedRefused),
+        (Answer(status=599), FeedRefused),
+        (Answer(status=204), FeedMalformed),
+        (Answer(status=304), FeedMalformed),
+        (Answer(b""), FeedMalformed),
+        (Answer(b'{"a": 1'), FeedMalformed),
+        (Answer(b"<html>busy</html>"), FeedMalformed),
+        (Answer(b"{}{}"), FeedMalformed),
+        (Answer(b'"\xff"'), FeedMalformed),
+        (Answer(b'{"a": NaN}'), FeedMalformed),
+        (Answer(b"[-Infinity]"), FeedMalformed),
+        (Answer(b"null"), FeedMalformed),
+        (Answer(b"[" * 200_000), FeedMalformed),
+        (Answer(b"no", headers={"Content-Encoding": "gzip"}), FeedMalformed),
+        (Answer({"a": 1}, cut=2), FeedUnreachable),
+        (moved(""), FeedMalformed),
+        (moved("http://[::1"), FeedMalformed),
+        (moved("http://localhost/"), FeedMalformed),
+        (moved("ftp://127.0.0.1/"), FeedMalformed),
+        (moved(f"https://{KEY}@127.0.0.1/"), FeedMalformed),
+    )
+    errors = [refusal(server, answer, caplog) for answer, _ in answers]
+    assert [type(error) for error in errors] == [wanted for _, wanted in answers]
+    told("\n".join(map(str, errors)))
+
+
+def test_a_key_in_the_name_of_a_host_does_not_show(server, caplog):
+    error = refusal(server, moved(f"https://{KEY}.invalid/"), caplog)
+    assert type(error) is FeedUnreachable
 
 
 def test_json_deeper_than_python_goes(server):
     server.script = [Answer(b"[" * 200_000)]
     with pytest.raises(FeedMalformed, match="too deep"):
         client_of(server, HttpLimits()).get("/x")
+    server.script = [Answer(b"[" * 900)]
+    with pytest.raises(FeedMalformed):
+        client_of(server).get("/x")
     server.script = [Answer(b"9" * 5000)]
-    with pytest.raises(FeedMalformed, match="too long a number"):
+    with pytest.raises(FeedMalformed, match="number"):
         client_of(server, HttpLimits()).get("/x")
 
 
@@ -177,7 +187,7 @@ def test_the_body_of_a_redirect_is_not_read(server):
 
 def test_redirects_in_a_circle(server):
     server.script = {"/x": moved("/y"), "/y": moved("/x")}
-    with pytest.raises(FeedMalformed, match="redirects more than 3 times"):
+    with pytest.raises(FeedMalformed, match="3 times"):
         client_of(server).get("/x")
     assert len(server.asked) == 4
 
@@ -196,13 +206,13 @@ def test_an_answer_that_drips_is_cut_off(server, answer):
     server.script = [answer]
     took, error = took_s(lambda: client_of(server, QUICK).get("/x"))
     assert type(error) is FeedUnreachable
-    assert "within 0.3 s" in str(error) or "silent for 0.2 s" in str(error)
+    assert " 0.3 s" in str(error) or " 0.2 s" in str(error)
     assert 0.15 < took < 60.0  # the whole answer takes 100 s
 
 
 def test_nobody_at_home():
     url = unused_url()
-    with pytest.raises(FeedUnreachable, match=r"A source \(/x\) cannot be reached \(Connection"):
+    with pytest.raises(FeedUnreachable, match=r"^A source \(/x\)"):
         JsonClient("A source", url, limits=PATIENT).get("/x")
     for host in ("no-such-host.invalid", "x" * 80 + ".invalid"):
         with pytest.raises(FeedUnreachable):
@@ -210,7 +220,7 @@ def test_nobody_at_home():
 
 
 def test_a_server_without_tls(server):
-    with pytest.raises(FeedUnreachable, match="makes no secure connection"):
+    with pytest.raises(FeedUnreachable, match="secure"):
         JsonClient("A source", server.url.replace("http:", "https:"), limits=PATIENT).get("/x")
 
 
@@ -243,17 +253,19 @@ def test_an_address_without_tls_serves_where_no_key_is_sent():
 
 def test_a_key_that_no_header_carries(server):
     for key in ("a\nb", "é", "a\x00"):
-        with pytest.raises(ConfigError, match=r"auth-token = '\.\.\.'") as caught:
+        with pytest.raises(ConfigError) as caught:
             JsonClient("A source", server.url, {"auth-token": Secret(key)})
+        assert caught.value.key == "auth-token"
         assert key not in str(caught.value)
 
 
-def test_without_requests(monkeypatch):
+def test_without_requests(monkeypatch, told):
     monkeypatch.setitem(sys.modules, "requests", None)
     monkeypatch.delitem(sys.modules, "ecorl.carbon.feeds.transport", raising=False)
     monkeypatch.delattr("ecorl.carbon.feeds.transport", raising=False)
-    with pytest.raises(MissingToolError, match=r"requests: pip install 'ecorl\[carbon\]'"):
+    with pytest.raises(MissingToolError) as caught:
         JsonClient("A source", "https://host")
+    told(str(caught.value))
 
 
 def test_a_secret_shows_nowhere():
@@ -281,21 +293,23 @@ def test_a_file_without_a_key(tmp_path, content, monkeypatch):
     file = tmp_path / "key"
     file.write_bytes(content)
     monkeypatch.setenv("SOME_KEY", "other")
-    with pytest.raises(ConfigError, match=r"key_file = .*SOME_KEY") as caught:
+    with pytest.raises(ConfigError, match="SOME_KEY") as caught:
         read_key("SOME_KEY", file)
+    assert caught.value.key == "key_file"
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__context__)
     assert KEY not in shown
     assert str(file) in str(caught.value)
 
 
-def test_no_key_at_all(tmp_path, monkeypatch):
+def test_no_key_at_all(tmp_path, monkeypatch, told):
     monkeypatch.delenv("SOME_KEY", raising=False)
-    with pytest.raises(ConfigError, match=r"SOME_KEY = \(not given\).*key_file"):
-        read_key("SOME_KEY", None)
-    monkeypatch.setenv("SOME_KEY", f"{KEY}\n{KEY}")
-    with pytest.raises(ConfigError, match=r"SOME_KEY = '\.\.\.'") as caught:
-        read_key("SOME_KEY", None)
-    assert KEY not in str(caught.value)
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(ConfigError, match="readable file"):
+    lines = []
+    for value, path in (
+        (None, None), (f"{KEY}\n{KEY}", None), (KEY, tmp_path / "none"), (KEY, tmp_path)
+    ):  # fmt: skip
+        if value is not None:
+            monkeypatch.setenv("SOME_KEY", value)
+        with pytest.raises(ConfigError) as caught:
             read_key("SOME_KEY", path)
+        lines.append(str(caught.value))
+    told("\n".join(lines))

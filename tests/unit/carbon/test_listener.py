@@ -62,9 +62,10 @@ def listen(clocks):
         listener.close()
 
 
-def test_before_the_first_answer_nothing_is_known(clocks):
+def test_before_the_first_answer_nothing_is_known(clocks, told):
     heard = Listener(FeedChain([ScriptedFeed("a")], STALE_S), 60.0).heard()
-    assert (heard.value, heard.why) == (None, "no feed has answered yet")
+    assert heard.value is None
+    told(heard.why)
 
 
 def test_the_newest_answer_counts(listen):
@@ -92,7 +93,7 @@ def test_a_wall_clock_that_jumps_makes_no_value_fresh_for_ever(listen, clocks):
     clocks.steady_s += SILENT_FOR * 300.0 + 1
     clocks.wall_s -= 86400.0
     assert listener.heard().value is None
-    assert "for 901 s" in listener.heard().why
+    assert " 901 s" in listener.heard().why
 
 
 def test_why_nothing_is_known_is_told(listen):

@@ -208,7 +208,7 @@ def test_where_too_little_is_told_there_is_no_forecast(at_h, part):
 def test_a_recording_of_long_intervals_has_no_forecast():
     series = Series(NEW_YEAR_S, 3 * HOUR_S, np.full(99, 100.0))
     feed = ReplayFeed(replace(TRACE, series=series), NEW_YEAR_S + 9 * DAY_S, BEGAN_S)
-    with pytest.raises(FeedSilent, match=r"X_2022\.csv, as told by now: .* at most 1 h"):
+    with pytest.raises(FeedSilent, match=r"X_2022\.csv.* 1 h"):
         feed.forecast(BEGAN_S)
 
 
@@ -230,7 +230,8 @@ def test_a_replayed_interval_holds_the_time_of_asking_and_its_own_begin(speed, s
 
 @pytest.mark.parametrize("options", [{"speed": 0.0}, {"speed": math.inf}, {"delay_s": -1.0}])
 def test_a_replay_goes_forward(options):
-    with pytest.raises(ValueError, match="it must be"):
+    (value,) = options.values()
+    with pytest.raises(ValueError, match=str(value)):
         replay(**options)
 
 
@@ -297,7 +298,7 @@ def test_the_made_up_past():
 
 @pytest.mark.parametrize("range_g_per_kwh", [(0.0, 1.0), (2.0, 1.0), (1.0, math.inf)])
 def test_the_made_up_day_has_a_range(range_g_per_kwh):
-    with pytest.raises(ValueError, match="no range above 0"):
+    with pytest.raises(ValueError, match="range"):
         SyntheticFeed(*range_g_per_kwh)
 
 

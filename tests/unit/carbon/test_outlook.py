@@ -72,11 +72,11 @@ def test_the_providers_own_forecast_goes_first():
     assert (found.feed, found.provenance, found.reason) == ("a", Provenance.PUBLISHED, None)
 
 
-def test_without_one_the_pool_goes_on_with_what_is_remembered():
+def test_without_one_the_pool_goes_on_with_what_is_remembered(told):
     found = outlook(asked(feed_of()), "a", NOW_S)
     forecast = found.forecast
     assert (forecast.model, found.provenance) == ("recency-adaptive pool", Provenance.MODELLED)
-    assert found.reason == "made up has no forecast of its own"
+    told(found.reason)
     assert (forecast.issued_s, forecast.start_s, forecast.step_s) == (NOW_S, PAST.end_s, HOUR_S)
     # The hour under way has been told; what follows is the pool's.
     assert forecast.middle[0] == forecast.low[0] == forecast.high[0] == 321.0
@@ -115,20 +115,12 @@ def test_values_of_other_lengths_and_begins_are_holes():
     assert np.array_equal(first.middle, second.middle)
 
 
-@pytest.mark.parametrize(
-    ("series", "part"),
-    [
-        (grid(0.5), "those of 13 h are known"),
-        (grid(8, step_s=2 * HOUR_S), "at most 1 h, and they are of 2 h"),
-    ],
-)
-def test_too_few_values_or_too_long_intervals_make_no_forecast(series, part):
+@pytest.mark.parametrize("series", [grid(0.5), grid(8, step_s=2 * HOUR_S)], ids=["few", "long"])
+def test_too_few_values_or_too_long_intervals_make_no_forecast(series, told):
     now_s = series.end_s + 60
     found = outlook(asked(feed_of(series, now_s), now_s), "a", now_s)
     assert (found.forecast, found.provenance) == (None, None)
-    assert part in found.reason
-    assert "no forecast of its own" in found.reason
-    assert "\n" not in found.reason
+    told(found.reason)
 
 
 def test_a_stated_figure_has_no_forecast():
@@ -167,7 +159,7 @@ def test_a_recording_forecasts_by_its_own_hours_or_not_at_all():
     slow = ReplayFeed(a_recording(grid(2, step_s=300.0)), MONDAY_S + 6 * HOUR_S, NOW_S, speed=0.1)
     found = outlook(asked(slow), "replay", NOW_S)
     assert found.forecast is None
-    assert "X.csv, as told by now" in found.reason
+    assert "X.csv" in found.reason
 
 
 def test_the_renewable_share_is_forecast_from_the_mixes_that_were_told():

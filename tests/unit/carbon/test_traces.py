@@ -38,9 +38,8 @@ def test_eia930_is_computed_from_its_mix(tmp_path):
     assert trace.series.values.tolist() == pytest.approx([480.9, 272.0])
     assert (trace.series.start_s, trace.series.step_s) == (NEW_YEAR_S, HOUR_S)
     assert (trace.name, trace.path) == ("X", path)
-    assert (trace.scope, trace.gas, trace.factors) == (
-        Scope.LIFE_CYCLE, Gas.CO2E, "IPCC AR5 medians",
-    )  # fmt: skip
+    assert (trace.scope, trace.gas) == (Scope.LIFE_CYCLE, Gas.CO2E)
+    assert "AR5" in trace.factors
     assert trace.mix[Fuel.COAL].tolist() == [0.4, 0.0]
     assert trace.renewable.values.tolist() == pytest.approx([0.3, 0.0])
     assert trace.generation_mw.values.tolist() == [1000, 100]
@@ -87,24 +86,26 @@ def test_shares_of_a_mix_are_one_and_its_intensity_lies_among_its_factors(tmp_pa
             assert 11 * (1 - 1e-9) <= value <= 820 * (1 + 1e-9)
 
 
-def test_negative_power_counts_as_none_and_is_told_once_a_fuel(tmp_path):
+def test_negative_power_counts_as_none_and_is_told_once_a_fuel(tmp_path, told):
     rows = [f"{hour(n)},{sun},0,0,0,100,0,0,0,490" for n, sun in enumerate([0, -3, -4])]
     trace = read_trace(write(tmp_path, "\n".join([EIA, *rows])))
     assert trace.series.values.tolist() == pytest.approx([490] * 3)
     assert trace.mix[Fuel.WIND].tolist() == [0, 0, 0]
-    assert whats(trace) == [(3, "WND", "2 negative powers, of which this is the first, count as 0")]
+    ((line, column, what),) = whats(trace)
+    assert (line, column) == (3, "WND")
+    told(what)
 
 
-def test_rows_without_generation_are_missing_in_all_series(tmp_path):
+def test_rows_without_generation_are_missing_in_all_series(tmp_path, told):
     rows = ("9,0,0,0,1,0,0,0,59", ",,,,,,,,", "0,0,0,0,0,0,0,0,", "0,1,0,0,0,0,0,0,41")
     timed = [f"{hour(n)},{row}" for n, row in enumerate(rows)]
     trace = read_trace(write(tmp_path, "\n".join([EIA, *timed])))
     several = (trace.series, trace.renewable, trace.generation_mw)
     for values in (*(one.values for one in several), trace.mix[Fuel.COAL]):
         assert np.isnan(values).tolist() == [False, True, True, False]
-    assert [(line, what) for line, _, what in whats(trace)] == [
-        (3, "2 rows have no value, and stayed missing")
-    ]
+    ((line, _, what),) = whats(trace)
+    assert line == 3
+    told(what)
 
 
 def test_a_fuel_that_is_not_there_is_not_one_that_is_missing(tmp_path):
@@ -115,16 +116,17 @@ def test_a_fuel_that_is_not_there_is_not_one_that_is_missing(tmp_path):
     assert [column for _, column, _ in whats(trace)] == ["SUN", "SUN,OIL,COL"]
 
 
-def test_a_fuel_without_a_factor_is_refused(tmp_path):
-    path = write(tmp_path, f"timestamp,WND,GEO,NG\n{hour(0)},1,2,3\n{hour(1)},1,2,3\n")
-    assert refused(path, "WND, SUN").startswith(f"{path}:1: column 3 = 'GEO': ")
-    double = write(tmp_path, f"timestamp,WND,WND,NG\n{hour(0)},1,2,3\n")
-    refused(double, "column 3 = 'WND'", "each once")
+def test_a_fuel_without_a_factor_or_twice_is_refused(tmp_path, told):
+    lines = []
+    for fuel in ("GEO", "WND"):
+        path = write(tmp_path, f"timestamp,WND,{fuel},NG\n{hour(0)},1,2,3\n{hour(1)},1,2,3\n")
+        lines.append(refused(path))
+    told("\n".join(lines))
 
 
-def test_a_mix_tells_nothing_of_direct_emissions(tmp_path):
+def test_a_mix_tells_nothing_of_direct_emissions(tmp_path, told):
     path = write(tmp_path, f"timestamp,WND,NG\n{hour(0)},1,2\n")
-    refused(path, ":1: ", "none of direct", scope=Scope.DIRECT)
+    told(refused(path, scope=Scope.DIRECT))
 
 
 # ------------------------------------------------------------------------------ Electricity Maps
@@ -157,24 +159,23 @@ def test_exports_of_electricity_maps(tmp_path, header):
     assert direct.factors != trace.factors
 
 
-@pytest.mark.parametrize(
-    ("row", "parts"),
-    [
-        ("IT-SO,210,299,41,30,x,false,", (":3: Zone id = 'IT-SO'", "here IT-NO")),
-        ("IT-NO,210,299,41,130,x,false,", (":3: Renewable energy percentage (RE%) = '130'",)),
-        ("IT-NO,210,299,41,30,x,perhaps,", (":3: Data estimated = 'perhaps'",)),
-        ("IT-NO,210,much,41,30,x,false,", ("(Life cycle) = 'much': is not a number",)),
-    ],
-)
-def test_bad_rows_of_exports_are_refused(tmp_path, row, parts):
+def test_bad_rows_of_exports_are_refused(tmp_path, told):
     first = "2024-01-01 00:00:00,Italy,North Italy,IT-NO,210,299,41,30,terna.it,false,"
-    refused(write(tmp_path, f"{EM}\n{first}\n2024-01-01 01:00:00,Italy,Italy,{row}\n"), *parts)
+    lines = []
+    for row in (
+        "IT-SO,210,299,41,30,x,false,",
+        "IT-NO,210,299,41,130,x,false,",
+        "IT-NO,210,299,41,30,x,perhaps,",
+        "IT-NO,210,much,41,30,x,false,",
+    ):
+        text = f"{EM}\n{first}\n2024-01-01 01:00:00,Italy,Italy,{row}\n"
+        lines.append(refused(write(tmp_path, text)))
+    told("\n".join(lines))
 
 
-def test_an_export_without_the_intensity_that_is_asked_for_is_refused(tmp_path):
+def test_an_export_without_the_intensity_that_is_asked_for_is_refused(tmp_path, told):
     header = "Datetime (UTC),Zone id,Carbon intensity gCO₂eq/kWh (direct)"
-    path = write(tmp_path, f"{header}\n2024-01-01,X,1\n")
-    refused(path, ":1: no column has the intensity of life_cycle")
+    told(refused(write(tmp_path, f"{header}\n2024-01-01,X,1\n")))
 
 
 # ----------------------------------------------------------------------------------- two columns
@@ -201,27 +202,22 @@ def test_units_are_converted(tmp_path, name, factor, gas):
     assert (trace.gas, trace.repairs) == (gas, ())
 
 
-@pytest.mark.parametrize(
-    "name", ["gr/kWh", "gC/kWh", "price [EUR]", "load_mw", "MWh", "CO2/kWh", "g/kg", "share %"]
-)
-def test_an_unknown_unit_is_refused(tmp_path, name):
-    path = write(tmp_path, two([100, 200], f"time,{name}"))
-    assert refused(path, "the unit is not known").startswith(f"{path}:1: column 2 = '{name}': ")
+def test_unknown_units_and_marginal_intensities_are_refused(tmp_path, told):
+    unknown = ("gr/kWh", "gC/kWh", "price [EUR]", "load_mw", "MWh", "CO2/kWh", "g/kg", "share %")
+    names = (*unknown, "moer_g_per_kwh", "lrmer_co2e kg/MWh")
+    paths = (write(tmp_path, two([100, 200], f"time,{name}")) for name in names)
+    told("\n".join(refused(path) for path in paths))
 
 
-@pytest.mark.parametrize("name", ["moer_g_per_kwh", "lrmer_co2e kg/MWh"])
-def test_marginal_intensities_are_refused(tmp_path, name):
-    refused(write(tmp_path, two([100, 200], f"time,{name}")), "not marginal")
-
-
-def test_without_a_unit_grams_are_assumed_and_told(tmp_path):
+def test_without_a_unit_grams_are_assumed_and_told(tmp_path, told):
     headless = read_trace(write(tmp_path, two([100, 200], "").lstrip("\n")))
     assert headless.series.values.tolist() == [100, 200]
-    told = "no unit is named, and the values were taken as gCO2e/kWh"
-    assert whats(headless) == [(1, "value", told)]
+    ((_, _, what),) = whats(headless)
+    assert whats(headless) == [(1, "value", what)]
     assert whats(read_trace(write(tmp_path, two([100, 200], "when,intensity")))) == [
-        (2, "intensity", told)
+        (2, "intensity", what)
     ]
+    told(what)
 
 
 def test_the_scope_of_two_columns_is_the_callers_word(tmp_path):
@@ -233,35 +229,27 @@ def test_the_scope_of_two_columns_is_the_callers_word(tmp_path):
 @pytest.mark.parametrize(("values", "median"), [([0.4, 0.5], 0.45), ([4000, 9000], 6500)])
 def test_values_that_no_grid_emits_are_in_another_unit(tmp_path, values, median):
     path = write(tmp_path, two(values))
-    message = refused(path, f"median of the column is {median:g}", "1 to 3000")
+    message = refused(path, f" {median:g}", "1 to 3000")
     assert message.startswith(f"{path}:2: g_per_kwh = '{values[0]}': ")
 
 
-def test_a_column_without_values_is_refused(tmp_path):
-    empty = write(tmp_path, two(["", "nan"]))
-    refused(empty, ":2: g_per_kwh = '': no row of the column has a value")
-    refused(write(tmp_path, two([0.0, 5000.0, -1, -1, 9000])), "median")
-    # Their median is a grid's, none of them is.
-    refused(write(tmp_path, two([-1.0, 5000.0])), "no row has an intensity that can be believed")
+def test_a_column_without_values_is_refused(tmp_path, told):
+    # The median of the last one is a grid's, none of its values is.
+    columns = (["", "nan"], [0.0, 5000.0, -1, -1, 9000], [-1.0, 5000.0])
+    told("\n".join(refused(write(tmp_path, two(values))) for values in columns))
 
 
 @pytest.mark.parametrize("cell", ["", " ", "nan", "NaN", "NA", "n/a", "null", "None", "-"])
 def test_what_is_missing_stays_missing_and_is_told(tmp_path, cell):
     trace = read_trace(write(tmp_path, two([100, cell, 300])))
     assert np.isnan(trace.series.values).tolist() == [False, True, False]
-    assert whats(trace) == [(3, "g_per_kwh", "the row has no value, and stayed missing")]
+    ((line, column, _),) = whats(trace)
+    assert (line, column) == (3, "g_per_kwh")
 
 
-@pytest.mark.parametrize(
-    ("cell", "why"),
-    [
-        ("high", "not a number"), ("1_0", "not a number"), ("1 000", "not a number"),
-        ("inf", "not finite"), ("1e999", "not finite"),
-    ],
-)  # fmt: skip
-def test_cells_that_are_no_numbers_are_refused(tmp_path, cell, why):
-    path = write(tmp_path, two([100, 200, cell]))
-    assert refused(path, why).startswith(f"{path}:4: g_per_kwh = '{cell}': ")
+def test_cells_that_are_no_numbers_are_refused(tmp_path, told):
+    cells = ("high", "1_0", "1 000", "inf", "1e999")
+    told("\n".join(refused(write(tmp_path, two([100, 200, cell]))) for cell in cells))
 
 
 # ---------------------------------------------------------------------------------- form of files
@@ -289,44 +277,36 @@ def test_blank_lines_and_the_mark_before_the_text_are_no_content(tmp_path):
     mix = f"timestamp,WND,COL\n{hour(0)},1,1\n{hour(1)},1,1\n"
     assert read_trace(write(tmp_path, b"\xef\xbb\xbf" + mix.encode())).mix is not None
     text = two([100, 200, "x"]).replace("\n", "\n\n")
-    assert refused(write(tmp_path, b"\xef\xbb\xbf" + text.encode()), ":7: g_per_kwh = 'x'")
+    refused(write(tmp_path, b"\xef\xbb\xbf" + text.encode()), ":7: ", " = 'x'")
 
 
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        (b"", (":1: the file is empty",)),
-        (b"time,g_per_kwh\n", (":2: there are no rows",)),
-        (b"time,g_per_kwh\n2022-01-01,1,2\n", (":2: 3 cells, expected 2",)),
-        (b"time|g_per_kwh\n2022-01-01|1\n", (":1: the columns time|g_per_kwh", "no known form")),
-        (b'"a\nb",c,d\n1,1,1\n', (":1: the columns a b, c, d",)),
-        (b"time,a,b\n2022-01-01,1,1\n", (":1: the columns time, a, b", "EIA-930")),
-        (b"time,g_per_kwh\n2022-01-01,\xff\n", (":2: not UTF-8",)),
-        (b"time,g_per_kwh\n2022-01-01,100\n", (":2: time = '2022-01-01'", "at least two")),
-        (b'time,g_per_kwh\n2022-01-01,"' + b"1" * 200_000, (":2: field larger",)),
-    ],
-)
-def test_files_that_are_no_recordings_are_refused(tmp_path, content, parts):
-    refused(write(tmp_path, content), *parts)
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    refused(tmp_path / "none.csv", "none.csv: No such file")
+def test_files_that_are_no_recordings_are_refused(tmp_path, told):
+    lines = [refused(tmp_path / "none.csv")]
+    for content in (
+        b"",
+        b"time,g_per_kwh\n",
+        b"time,g_per_kwh\n2022-01-01,1,2\n",
+        b"time|g_per_kwh\n2022-01-01|1\n",
+        b'"a\nb",c,d\n1,1,1\n',
+        b"time,a,b\n2022-01-01,1,1\n",
+        b"time,g_per_kwh\n2022-01-01,\xff\n",
+        b"time,g_per_kwh\n2022-01-01,100\n",
+        b'time,g_per_kwh\n2022-01-01,"' + b"1" * 200_000,
+    ):
+        lines.append(refused(write(tmp_path, content)))
+    told("\n".join(lines))
 
 
 # ----------------------------------------------------------------------------------------- spikes
 
 
-def test_rows_that_no_grid_emits_become_missing_and_are_told(tmp_path):
+def test_rows_that_no_grid_emits_become_missing_and_are_told(tmp_path, told):
     values = weeks()
     values[100:105] = 0, -5, 4000, 43, 43
     trace = read_trace(write(tmp_path, two(values)))
     assert np.flatnonzero(np.isnan(trace.series.values)).tolist() == [100, 101, 102, 103, 104]
-    told = [what for _, _, what in whats(trace)]
     assert [line for line, _, _ in whats(trace)] == [102, 103, 104, 105, 106]
-    for number, words in enumerate(("no grid", "negative", "any grid", "keeping", "keeping")):
-        assert words in told[number]
-    assert told[3].startswith("43.0 g/kWh ")
+    told("\n".join(what for _, _, what in whats(trace)))
 
 
 def test_a_row_that_is_not_believed_is_not_believed_in_its_mix(tmp_path):

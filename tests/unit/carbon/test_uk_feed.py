@@ -180,5 +180,6 @@ def test_a_uk_answer_without_a_value(server, region, answer, error):
 
 @pytest.mark.parametrize("region", [0, 18, -1, "0", "18", "9" * 5000, "", "RG10 1AA", "Ä1", True])
 def test_a_uk_region_that_is_none(region):
-    with pytest.raises(ConfigError, match=r"region = .*from 1 to 17"):
+    with pytest.raises(ConfigError, match="1 to 17") as caught:
         UkCarbonIntensityFeed(region)
+    assert caught.value.key.endswith("region")

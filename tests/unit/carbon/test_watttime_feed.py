@@ -86,7 +86,7 @@ def test_neither_the_environment_nor_the_logging_of_the_process_changes(server, 
     assert KEY not in os.environ.values()
     assert KEY not in caplog.text
     assert TOKEN not in caplog.text
-    assert "has warnings about its answer" in caplog.text
+    assert "warnings" in caplog.text
 
 
 def test_the_import_of_the_client_sets_up_no_logging(feed, monkeypatch):
@@ -158,7 +158,7 @@ def test_a_token_that_has_run_out_is_renewed_once(server, feed):
     feed.read(NOW_S)
     assert server.paths.count("/login") == 2
     server.script = [Answer(status=401), LOGIN, Answer(status=401)]
-    with pytest.raises(FeedRefused, match="refuses a token that it has just given"):
+    with pytest.raises(FeedRefused, match="just given"):
         feed.read(NOW_S)
 
 
@@ -252,11 +252,13 @@ def test_past_and_forecast_of_a_broken_answer(server, feed, call):
      ("PJM", "", "user"), ("PJM", "a:b", "user"), ("PJM", "a\nb", "user")],
 )  # fmt: skip
 def test_what_can_be_no_region_or_user(region, user, key):
-    with pytest.raises(ConfigError, match=f"{key} = "):
+    with pytest.raises(ConfigError) as caught:
         WattTimeFeed(region, user, Secret(KEY))
+    assert caught.value.key.endswith(key)
 
 
-def test_without_the_client(monkeypatch):
+def test_without_the_client(monkeypatch, told):
     monkeypatch.setitem(sys.modules, "watttime", None)
-    with pytest.raises(MissingToolError, match=r"watttime: pip install 'ecorl\[carbon\]'"):
+    with pytest.raises(MissingToolError) as caught:
         WattTimeFeed("PJM", "me", Secret(KEY))
+    told(str(caught.value))

@@ -157,12 +157,11 @@ def test_least_work_by_hand():
     assert least_ops(WORK, sparse) < 2 * 8192 * 10_000 + 2 * 8192 * 4096 * 31 * 257
 
 
-def test_the_printed_latency_of_7_1_ms_is_refused_for_its_bytes_alone():
+def test_the_printed_latency_of_7_1_ms_is_refused_for_its_bytes_alone(told):
     one_row = StageWork(Stage.REWARD, 1, 2, 1, 2, LLAMA_7B)
-    with pytest.raises(PhysicalBoundError, match=r"u55c.*x the bandwidth") as error:
+    with pytest.raises(PhysicalBoundError) as error:
         check_execution(U55C, one_row, 7.1e-3, 0.5, Provenance.EMULATED)
-    assert "peak" not in str(error.value)
-    assert "\n" not in str(error.value)
+    told(str(error.value))
     share = (LLAMA_7B.n_params_active - U55C.value("onchip_bytes")) / 7.1e-3 / 460e9
     check = check_execution(U55C, one_row, 7.1e-3, 0.5, Provenance.PUBLISHED)
     assert check.memory_share == pytest.approx(share)
@@ -190,21 +189,14 @@ def test_a_card_that_says_nothing_of_its_memory_on_chip_is_given_the_benefit():
         check_execution(unknown, replace(one_row, model=LLAMA_7B), 7.1e-3, 0.5, Provenance.MODELLED)
 
 
-@pytest.mark.parametrize(
-    ("energy_j", "words"),
-    [
-        (-1.0, "-1 J is no energy"),
-        (math.nan, "nan J is no energy"),
-        (math.inf, "inf J is no energy"),
-        (0.0, "0 J for 10 s"),
-        (1501.0, "150.1 W are 1.001 x the power limit"),
-    ],
-)
-def test_an_energy_that_cannot_be_is_refused(energy_j, words):
-    for work in (WORK, replace(WORK, model=None)):
-        with pytest.raises(PhysicalBoundError) as error:
-            check_execution(U55C, work, 10.0, energy_j, Provenance.MEASURED)
-        assert words in str(error.value)
+def test_an_energy_that_cannot_be_is_refused(told):
+    lines = []
+    for energy_j in (-1.0, math.nan, math.inf, 0.0, 1501.0):
+        for work in (WORK, replace(WORK, model=None)):
+            with pytest.raises(PhysicalBoundError) as error:
+                check_execution(U55C, work, 10.0, energy_j, Provenance.MEASURED)
+            lines.append(str(error.value))
+    told("\n".join(lines))
 
 
 def test_energy_at_the_limit_and_energy_that_is_not_known_pass():
@@ -225,7 +217,7 @@ def test_no_work_takes_no_time_and_no_energy():
     assert (check.ops_share, check.memory_share, check.exceeds) == (0.0, 0.0, False)
     with pytest.raises(PhysicalBoundError, match="peak"):
         check_execution(U55C, WORK, 0.0, 1.0, Provenance.MODELLED)
-    with pytest.raises(PhysicalBoundError, match="not a time"):
+    with pytest.raises(PhysicalBoundError, match="nan"):
         check_execution(U55C, WORK, math.nan, 1.0, Provenance.MODELLED)
-    with pytest.raises(PhysicalBoundError, match="not a time"):
+    with pytest.raises(PhysicalBoundError, match="inf"):
         check_execution(U55C, WORK, math.inf, 1.0, Provenance.MODELLED)

@@ -59,7 +59,7 @@ def test_every_packaged_figure_has_unit_provenance_and_source(name):
         if figure.provenance is Provenance.PUBLISHED:
             assert not figure.source.startswith("assumed")
         if name != "host_cpu" and figure.provenance is Provenance.MODELLED:
-            assert figure.source.startswith(("assumed", "fitted to", "carried over from"))
+            assert figure.source.startswith(("assumed", "fitted", "carried"))
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -175,8 +175,10 @@ def test_work_between_the_ends_of_a_packaged_profile_costs_what_lies_between():
 def test_a_share_above_one_is_refused(tmp_path):
     path = tmp_path / "bad.toml"
     path.write_text(GOOD.replace("idle_w", "mfu_train").replace('"W"', '"1"'))
-    with pytest.raises(ConfigError, match="at most 1"):
+    with pytest.raises(ConfigError) as error:
         load_profile(str(path))
+    assert error.value.key == "figures.mfu_train.value"
+    assert error.value.allowed.endswith(" 1")
 
 
 def with_figures(folder, shipped, **figures):
@@ -190,21 +192,21 @@ def with_figures(folder, shipped, **figures):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("shipped", "key", "value", "allowed"),
-    [
-        ("u55c", "clock_hz", 7.76e8, "at most clock_max_hz = 7.75e+08 Hz"),
-        ("u55c", "n_dsp_used", 9025, "at most n_dsp = 9024"),
-        ("u55c", "idle_w", 74.0, "at most active_w = 73 W"),
-        ("u55c", "active_w", 151.0, "at most tdp_w = 150 W"),
-        ("h200", "active_w", 701.0, "at most tdp_w = 700 W"),
-    ],
-)
-def test_a_device_beyond_its_own_limits_is_refused(tmp_path, shipped, key, value, allowed):
-    path = with_figures(tmp_path, shipped, **{key: value})
-    with pytest.raises(ConfigError) as error:
-        load_profile(path)
-    assert str(error.value) == f"{path}: figures.{key}.value = {float(value)}: allowed is {allowed}"
+def test_a_device_beyond_its_own_limits_is_refused(tmp_path, told):
+    lines = []
+    for shipped, key, value in (
+        ("u55c", "clock_hz", 7.76e8),
+        ("u55c", "n_dsp_used", 9025),
+        ("u55c", "idle_w", 74.0),
+        ("u55c", "active_w", 151.0),
+        ("h200", "active_w", 701.0),
+    ):
+        path = with_figures(tmp_path, shipped, **{key: value})
+        with pytest.raises(ConfigError) as error:
+            load_profile(path)
+        assert (error.value.key, error.value.value) == (f"figures.{key}.value", value)
+        lines.append(str(error.value))
+    told("\n".join(lines))
 
 
 def test_a_device_at_its_own_limits_passes(tmp_path):
@@ -217,8 +219,10 @@ def test_a_device_at_its_own_limits_passes(tmp_path):
 def test_idle_power_is_held_against_the_limit_where_power_under_load_is_not_known(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD + GOOD[GOOD.index("[fig") :].replace("idle_w", "tdp_w").replace("20", "9"))
-    with pytest.raises(ConfigError, match=r"figures\.idle_w\.value = 20\.0.*at most tdp_w = 9 W"):
+    with pytest.raises(ConfigError) as error:
         load_profile(str(path))
+    assert (error.value.key, error.value.value) == ("figures.idle_w.value", 20.0)
+    assert "tdp_w = 9 W" in error.value.allowed
 
 
 @pytest.mark.parametrize("key", CARD_FIGURES)

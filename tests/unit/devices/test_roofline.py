@@ -134,7 +134,7 @@ def test_training_is_three_forwards_and_the_card_cannot():
     assert train.ops == pytest.approx(3 * forward.ops)
     card = stage_cost(replace(WORK, stage=Stage.ACTOR_TRAIN), U55C, 4)
     assert not card.known
-    assert "forward passes only" in card.note
+    assert "forward passes" in card.note
 
 
 def test_decoding_streams_the_weights_once_a_step_for_the_batch():
@@ -352,14 +352,15 @@ def test_the_paper_prints_nothing_else():
     ]:
         cost = stage_cost(replace(WORK, stage=stage), load_profile(device), calibration="paper")
         assert not cost.known
-        assert "prints no figure" in cost.note
+        assert "paper" in cost.note
 
 
 def test_bad_arguments():
     with pytest.raises(ConfigError):
         stage_cost(WORK, H100, 0)
-    with pytest.raises(ConfigError, match="roofline or paper"):
+    with pytest.raises(ConfigError) as caught:
         stage_cost(WORK, H100, 1, "guess")
+    assert (caught.value.value, caught.value.allowed) == ("guess", "roofline or paper")
 
 
 def test_a_profile_that_contradicts_its_own_bound_is_refused():

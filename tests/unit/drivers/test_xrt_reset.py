@@ -55,30 +55,29 @@ def test_the_tool_of_the_installed_xrt_comes_first(tool, tmp_path, monkeypatch):
     assert calls.read_text().startswith(f"{tmp_path}/xrt/bin/xrt-smi")
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("echo first >&2; echo the card is lost >&2; exit 1", "the card is lost"),
-        ("echo said on standard output; exit 2", "said on standard output"),
-        ("printf '\\377\\n'; exit 3", "\ufffd"),
-        ("exit 4", "no reason given"),
-        ("kill -9 $$", "no reason given"),
+def test_a_reset_that_fails_says_why_in_one_line(tool, told):
+    lines = []
+    for script in (
+        "echo first >&2; echo the card is lost >&2; exit 1",
+        "echo said on standard output; exit 2",
+        "printf '\\377\\n'; exit 3",
+        "exit 4",
+        "kill -9 $$",
         # XRT's tool ends with 0 here all the same.
-        ("echo 'Reset failed on Device[x]'; exit 0", "Reset failed on Device[x]"),
-        ("exit 0", "no reason given"),
-    ],
-)
-def test_a_reset_that_fails_says_why_in_one_line(tool, script, reason):
-    tool(script)
-    with pytest.raises(DriverError) as caught:
-        reset_card(ADDRESS)
-    assert str(caught.value) == f"xrt-smi reset of {ADDRESS} failed: {reason}"
+        "echo 'Reset failed on Device[x]'; exit 0",
+        "exit 0",
+    ):
+        tool(script)
+        with pytest.raises(DriverError) as caught:
+            reset_card(ADDRESS)
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_a_reset_that_does_not_end_is_ended_with_its_children(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(xrt_reset, "RESET_S", 0.5)
     tool(f"sleep 600 &\necho $! > {tmp_path}/child\nwait")
-    with pytest.raises(DriverTimeout, match=r"xrt-smi reset did not end in 0\.5 s"):
+    with pytest.raises(DriverTimeout, match=r"^xrt-smi .*0\.5 s"):
         reset_card(ADDRESS)
     child = int((tmp_path / "child").read_text())
     for _ in range(500):
@@ -93,17 +92,20 @@ def test_a_reset_that_does_not_end_is_ended_with_its_children(tool, tmp_path, mo
         raise AssertionError("the tool's child lives on")
 
 
-def test_without_the_tool_or_an_address(tmp_path, monkeypatch):
+def test_without_the_tool_or_an_address(tmp_path, monkeypatch, told):
     monkeypatch.delenv("XILINX_XRT", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LibraryNotFound, match="none of xrt-smi, xbutil is on this machine"):
+    with pytest.raises(LibraryNotFound) as caught:
         reset_card(ADDRESS)
-    with pytest.raises(DriverError, match="has not told its PCIe address"):
+    told(str(caught.value), "tool")
+    with pytest.raises(DriverError) as caught:
         reset_card("")
+    told(str(caught.value), "address")
 
 
-def test_a_tool_that_cannot_be_run(tool, tmp_path):
+def test_a_tool_that_cannot_be_run(tool, tmp_path, told):
     tool(DONE)
     (tmp_path / "xrt-smi").write_bytes(b"\x7fELF no program")
-    with pytest.raises(DriverError, match="cannot be run"):
+    with pytest.raises(DriverError) as caught:
         reset_card(ADDRESS)
+    told(str(caught.value))

@@ -150,14 +150,14 @@ def test_rows_that_are_alike_stay_together_and_others_are_parted():
 def test_no_rows_make_no_micro_batch_and_impossible_ones_are_refused():
     assert pack([], 10) == []
     assert automatic_budget([], 5, 1) == 5
-    with pytest.raises(ValueError, match="budget is 0"):
+    with pytest.raises(ValueError, match="budget"):
         pack([1], 0)
-    with pytest.raises(ValueError, match="lengths need to be"):
+    with pytest.raises(ValueError, match="lengths"):
         pack([-1], 10)
-    with pytest.raises(ValueError, match="lengths need to be"):
+    with pytest.raises(ValueError, match="lengths"):
         pack([[[1]]], 10)
     for n in (0, 3):
-        with pytest.raises(ValueError, match=f"2 rows cannot make {n}"):
+        with pytest.raises(ValueError, match=rf"2 rows .*{n}"):
             partition([4, 5], n)
 
 

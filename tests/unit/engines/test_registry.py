@@ -67,7 +67,7 @@ def test_options_reach_the_factory(toy_path):
 
 def test_a_factory_of_something_else_is_refused(toy_path):
     table = {"type": "plugin", "name": "toy_broken", "isolated": False}
-    with pytest.raises(EngineCrashed, match="made a object"):
+    with pytest.raises(EngineCrashed, match="object"):
         build_engine(config(table), NOWHERE, Stage.REWARD, "u55c")
 
 

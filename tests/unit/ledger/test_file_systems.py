@@ -133,12 +133,12 @@ def test_a_record_is_read_while_it_is_written_and_gone_on_with_when_killed(
             writer.stdin.flush()
     beside = run(BESIDE, path, env=poor)
     assert beside.returncode == 0, beside.stderr
-    assert beside.stdout.splitlines() == [
-        *["1001"] * 3, "True", f"{path}: another process is writing this run",
-    ]  # fmt: skip
+    *found, refusal = beside.stdout.splitlines()
+    assert found == [*["1001"] * 3, "True"]
+    assert refusal.startswith(f"{path}: another process")
     writer.send_signal(signal.SIGKILL)
-    told = writer.communicate()[1].decode()
-    assert ("begin this run on one machine at a time" in told) == ("locks" in refused)
+    warned = writer.communicate()[1].decode()
+    assert ("one machine" in warned) == ("locks" in refused)
     resumed = run(RESUME, path, env=poor)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout.splitlines() == ["False", "1001 1 2", "1002", "1002"]
@@ -205,7 +205,7 @@ def test_a_change_that_was_cut_off_is_undone_in_a_copy(library, tmp_path):
         assert done.stdout == "{1.0}\n", done.stderr
 
 
-def test_a_writer_on_another_machine_is_seen_by_the_log_that_grows(library, tmp_path):
+def test_a_writer_on_another_machine_is_seen_by_the_log_that_grows(library, tmp_path, told):
     """What holds the lock is out of sight, as on another machine."""
     path = tmp_path / "run" / LEDGER_FILE
     poor = environment(library, tmp_path, locks=errno.ENOLCK)
@@ -220,9 +220,8 @@ def test_a_writer_on_another_machine_is_seen_by_the_log_that_grows(library, tmp_
         beside = run(BESIDE, path, env=poor | {"TMPDIR": str(tmp_path)})
         writer.kill()
     assert beside.returncode == 0, beside.stderr
-    assert beside.stdout.splitlines()[-2:] == [
-        "None", f"{path}: a process on another machine is writing this run",
-    ]  # fmt: skip
+    assert beside.stdout.splitlines()[-2] == "None"
+    told(beside.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("kind", ["no links", "no shared memory", "nothing of it"])
@@ -230,7 +229,7 @@ def test_a_loop_is_measured(library, tmp_path, kind):
     folder = tmp_path / "run"
     done = run(LOOP, folder, tmp_path / "now", env=environment(library, tmp_path, **POOR[kind]))
     assert done.returncode == 0, done.stderr
-    assert "recorded 4 steps" in done.stderr
+    assert " 4 steps" in done.stderr
     assert names(folder) == {
         "config.toml", "emissions.csv", "footprint.json", LEDGER_FILE, f"{LEDGER_FILE}.lock",
     }  # fmt: skip
@@ -245,11 +244,11 @@ LATER = {
 
 
 @pytest.mark.parametrize(
-    ("told", "number", "before"),
+    ("reason", "number", "before"),
     [*((*one, {}) for one in LATER.items()), ("Disk quota", errno.EDQUOT, POOR["nothing of it"])],
 )
 def test_a_disk_that_fails_later_costs_rows_and_no_training(
-    library, tmp_path, told, number, before
+    library, tmp_path, reason, number, before
 ):
     folder = tmp_path / "run"
     switch = tmp_path / "now"
@@ -258,13 +257,13 @@ def test_a_disk_that_fails_later_costs_rows_and_no_training(
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trained\n"
     assert "Traceback" not in done.stderr
-    (line,) = [one for one in done.stderr.splitlines() if "the run goes on without them" in one]
-    assert told in line
+    (line,) = [one for one in done.stderr.splitlines() if "goes on" in one]
+    assert reason in line
     with LedgerReader(folder) as reader:
         assert EventKind.START in [event.kind for event in reader.events()]
         assert len(reader.executions()) < 4
     again = run(LOOP, folder, tmp_path / "now")
-    assert "holds a run already" in again.stderr.splitlines()[-1]
+    assert "already" in again.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("refused", [{"write": errno.EROFS}, {"write": errno.EDQUOT},

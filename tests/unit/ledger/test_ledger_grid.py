@@ -86,5 +86,5 @@ def test_a_damaged_value_is_one_clear_error(tmp_path, damage):
         sqlite3.connect(tmp_path / LEDGER_FILE, isolation_level=None)
     ) as connection:
         connection.execute(f"UPDATE intensity SET {damage}")
-    with LedgerReader(tmp_path) as reader, pytest.raises(LedgerError, match="cannot be read"):
+    with LedgerReader(tmp_path) as reader, pytest.raises(LedgerError, match=LEDGER_FILE):
         reader.intensities()

@@ -81,10 +81,10 @@ def two_machines(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ä", "a+b", "a\n"])
 def test_a_name_that_would_be_no_file_or_id_is_refused(tmp_path, name):
-    with pytest.raises(RunError, match=r"node = .*allowed"):
-        node_file(name, 1)
-    with pytest.raises(RunError, match="allowed"):
-        head(tmp_path, name)
+    for make in (lambda: node_file(name, 1), lambda: head(tmp_path, name)):
+        with pytest.raises(RunError) as caught:
+            make()
+        assert repr(name) in str(caught.value)
     assert not any(tmp_path.iterdir())
     assert node_file(node_name(name), 2).endswith("-2.sqlite")
 
@@ -202,8 +202,7 @@ def test_damage_in_packed_readings_leaves_the_rest_of_that_machine(tmp_path):
     with LedgerReader(tmp_path) as reader:
         assert reader.lost_nodes() == []
         assert len(list(reader.power_seconds())) < n_seconds
-        (row,) = reader.lost_nodes()
-        assert "cannot be read" in (row.lost or "")
+        assert [n.node for n in reader.lost_nodes()] == ["b"]
         assert len(reader.executions()) == 1
 
 
@@ -212,7 +211,8 @@ def test_a_file_outside_of_the_run_folder_is_not_opened(tmp_path, file):
     with head(tmp_path) as ledger:
         ledger.node(NodeRecord("b", file))
     with LedgerReader(tmp_path) as reader:
-        assert [n.lost for n in reader.lost_nodes()] == [f"'{file}': no file of the run folder"]
+        (row,) = reader.lost_nodes()
+        assert row.lost.startswith(f"'{file}': ")
 
 
 def test_a_record_that_came_in_part_is_read_and_told_of(tmp_path):
@@ -363,15 +363,18 @@ def test_a_reopened_series_loses_and_doubles_nothing(tmp_path, n, flushed):
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
-def test_what_cannot_be_reopened_is_refused(tmp_path):
+def test_what_cannot_be_reopened_is_refused(tmp_path, told):
     path = tmp_path / LEDGER_FILE
-    with pytest.raises(RunError, match="no ledger"):
+    with pytest.raises(RunError) as caught:
         Ledger.reopen(path)
-    with head(tmp_path), pytest.raises(RunError, match="writes it already"):
+    told(str(caught.value), "absent")
+    with head(tmp_path), pytest.raises(RunError) as caught:
         Ledger.reopen(path)
+    told(str(caught.value), "being written")
     spoil(path, "DELETE FROM attempt")
-    with pytest.raises(LedgerError, match="no attempt"):
+    with pytest.raises(LedgerError) as caught:
         Ledger.reopen(path)
+    told(str(caught.value), "without attempt")
     path.write_bytes(b"no database at all " * 400)
     with pytest.raises(LedgerError):
         Ledger.reopen(path)

@@ -206,23 +206,26 @@ def test_the_anchor_is_one_instant_on_both_clocks(tmp_path):
         assert found_s == pytest.approx(offset_s, abs=1.0)
 
 
-def test_one_writer_only_and_clear_errors(tmp_path):
-    with pytest.raises(RunError, match="there is no ledger"):
-        LedgerReader(tmp_path)
-    with pytest.raises(RunError, match="no ledger to resume"):
-        Ledger.open_for_resume(tmp_path / LEDGER_FILE, from_step=0)
+def test_one_writer_only_and_clear_errors(tmp_path, told):
+    lines, path = [], tmp_path / LEDGER_FILE
+
+    def refused(error, what):
+        with pytest.raises(error) as caught:
+            what()
+        lines.append(str(caught.value))
+
+    refused(RunError, lambda: LedgerReader(tmp_path))
+    refused(RunError, lambda: Ledger.open_for_resume(path, from_step=0))
     with make(tmp_path) as ledger:
-        with pytest.raises(RunError, match="exists already"):
-            make(tmp_path)
-        with pytest.raises(RunError, match="writes it already"):
-            Ledger.open_for_resume(ledger.path, from_step=0)
+        refused(RunError, lambda: make(tmp_path))
+        refused(RunError, lambda: Ledger.open_for_resume(path, from_step=0))
         ledger.result(result())
         assert ledger.flush()
-    Ledger.open_for_resume(ledger.path, from_step=0).close()
+    Ledger.open_for_resume(path, from_step=0).close()
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(LedgerError, match=r"cannot be written .*File exists"):
-        make(blocked)
+    refused(LedgerError, lambda: make(blocked))
+    told("\n".join(lines))
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all " * 400])
@@ -274,7 +277,7 @@ def test_a_damaged_page_is_one_clear_error(tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 40_000] = b"\xa5" * 40_000
     path.write_bytes(bytes(data))
-    with pytest.raises(LedgerError, match="cannot be read"), LedgerReader(path) as reader:
+    with pytest.raises(LedgerError, match=str(path)), LedgerReader(path) as reader:
         reader.executions()
     with pytest.raises(LedgerError):
         Ledger.open_for_resume(path, from_step=0)
@@ -393,7 +396,7 @@ def test_text_that_cannot_be_written_is_refused_and_leaves_no_lock(tmp_path, giv
     folder = tmp_path / "\udcff"  # a folder may be named so
     fine = {"run_id": "r", "config_toml": "", "meta": {}}
     for _ in range(2):
-        with pytest.raises(RunError, match="no valid text") as caught:
+        with pytest.raises(RunError, match="text") as caught:
             Ledger.create(folder / LEDGER_FILE, **(fine | given))
         str(caught.value).encode("utf-8")
         assert not folder.exists()
@@ -408,7 +411,7 @@ def test_a_resume_that_fails_leaves_no_lock(tmp_path):
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM attempt")
     for _ in range(2):
-        with pytest.raises(LedgerError, match="holds no attempt"):
+        with pytest.raises(LedgerError, match="attempt"):
             Ledger.open_for_resume(path, from_step=0)
 
 

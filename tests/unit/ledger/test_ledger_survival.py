@@ -127,7 +127,7 @@ print("fine")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "fine"
-    assert sum("the run goes on without them" in line for line in lines) == 2, lines
+    assert sum("goes on" in line for line in lines) == 2, lines
     assert sum("writing again" in line for line in lines) == 2
 
 
@@ -143,7 +143,7 @@ def test_a_read_only_file_never_raises(tmp_path, caplog):
         ledger.metric(51, "reward", 1.0)
         ledger.flush()
     assert ledger.dropped_rows == 101
-    assert sum("the run goes on" in r.message for r in caplog.records) == 1
+    assert sum("goes on" in r.message for r in caplog.records) == 1
     ledger.close()
     ledger.metric(52, "reward", 1.0)
     assert ledger.dropped_rows == 102
@@ -160,7 +160,7 @@ def test_one_unusable_row_leaves_the_others_alone(tmp_path, caplog):
         assert not ledger.flush()
         assert ledger.dropped_rows == 4
         assert [m.value for m in LedgerReader(tmp_path).metrics()] == [1.0, 2.0]
-    assert sum("cannot be stored" in r.message for r in caplog.records) == 1
+    assert sum("stored" in r.message for r in caplog.records) == 1
 
 
 HUGE = (1e17, 1e300, 2.0**53, math.inf, -1.0, math.nan)
@@ -206,7 +206,8 @@ def test_a_batch_whose_end_fails_is_counted_and_the_next_is_written(tmp_path, mo
     with LedgerReader(tmp_path) as reader:
         assert [m.iteration for m in reader.metrics()] == [2]
         (event,) = reader.events()
-        assert event.detail.startswith("1 row of the run's record was dropped (Python int")
+        assert event.detail.startswith("1 row ")
+        assert "(Python int" in event.detail
 
 
 def test_rows_that_cannot_be_stored_are_told_of(tmp_path):
@@ -241,7 +242,7 @@ def test_a_dead_writing_thread_is_no_silent_one(tmp_path, caplog):
     assert ledger.dropped_rows == 3
     assert not ledger.flush()
     ledger.close()
-    assert any("2 rows dropped" in r.message for r in caplog.records)
+    assert any("2 rows" in r.message for r in caplog.records)
 
 
 def test_a_resume_of_a_run_that_another_process_writes_touches_nothing(tmp_path):

@@ -90,17 +90,15 @@ def test_measured_shares_replace_those_of_the_model(step):
     )
 
 
-@pytest.mark.parametrize(
-    ("shares", "told"),
-    [
-        ({Stage.CRITIC: 0.1}, "a stage of the job"),
-        ({Stage.REWARD: 1.2}, "0 to 1"),
-        ({Stage.REWARD: 0.7, Stage.GENERATION: 0.6}, "add up to 1"),
-    ],
-)
-def test_shares_that_cannot_be_are_refused(step, shares, told):
-    with pytest.raises(ConfigError, match=told):
-        step.with_shares(shares, {})
+def test_shares_that_cannot_be_are_refused(step, told):
+    lines = []
+    for shares in (
+        {Stage.CRITIC: 0.1}, {Stage.REWARD: 1.2}, {Stage.REWARD: 0.7, Stage.GENERATION: 0.6},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            step.with_shares(shares, {})
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 # ---------------------------------------------------------------- clocks
@@ -329,7 +327,7 @@ def test_what_cannot_be_priced_is_missing_with_its_reason():
     on_a100 = priced_step(setting(gpu="a100_sxm"), LENGTH)
     missing = missing_levers(on_a100, [])
     assert "no FP8" in missing[Lever.GEARS]
-    assert missing[Lever.PLACEMENT] == "there is no second device"
+    assert "second device" in missing[Lever.PLACEMENT]
     on_host = priced_step(setting("15m", "15m", gpu="host_cpu", n_gpus=1, card="u55c", n=1), 64.0)
     assert "not published" in missing_levers(on_host, [])[Lever.CLOCKS]
     study = lever_study(setting("70b", n_gpus=32, card="u55c", n=4), LENGTH)

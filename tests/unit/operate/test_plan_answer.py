@@ -225,14 +225,15 @@ def test_a_calibration_gives_times_and_energies(run_dir):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(RunError, match="there is no ledger"):
+    with pytest.raises(RunError, match=str(tmp_path)):
         stages_of_run(tmp_path)
 
 
-def test_a_source_without_any_stage_of_the_job_is_refused():
+def test_a_source_without_any_stage_of_the_job_is_refused(told):
     own = MeasuredStages({Stage.CRITIC: 1.0}, {}, "a run", None)
-    with pytest.raises(ConfigError, match="has measured one of"):
+    with pytest.raises(ConfigError) as caught:
         own.applied(step_of())
+    told(str(caught.value))
 
 
 @pytest.mark.parametrize("text", ["generation", "generation=x", "sleep=0.5", "reward=1.5"])
@@ -241,13 +242,14 @@ def test_texts_that_are_no_shares(text):
         told_shares([text])
 
 
-def test_shares_that_a_person_tells():
+def test_shares_that_a_person_tells(told):
     assert told_shares([]) is None
-    told = told_shares(["generation=0.7", "actor_train=0.2"])
-    assert told.shares == {Stage.GENERATION: 0.7, Stage.ACTOR_TRAIN: 0.2}
-    assert told.applied(step_of()).shares()[Stage.GENERATION] == pytest.approx(0.7)
-    with pytest.raises(ConfigError, match="each stage once"):
+    own = told_shares(["generation=0.7", "actor_train=0.2"])
+    assert own.shares == {Stage.GENERATION: 0.7, Stage.ACTOR_TRAIN: 0.2}
+    assert own.applied(step_of()).shares()[Stage.GENERATION] == pytest.approx(0.7)
+    with pytest.raises(ConfigError) as caught:
         told_shares(["reward=0.1", "reward=0.2"])
+    told(str(caught.value))
 
 
 # ---------------------------------------------------------------- files
@@ -286,16 +288,14 @@ def test_a_grid_is_every_combination_and_says_what_is_missing(tmp_path):
     assert rows[2].offload_saved_share is None
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [("gpus = 3", "gpus"), ("rows = []", "one value or more"), ('rows = ["x"]', "whole number"),
-     ("rows = [" + ", ".join(map(str, range(1, 50))) + "]\nlength = ["
-      + ", ".join(map(str, range(1, 50))) + "]", "2,000 at most")],
-)  # fmt: skip
-def test_grids_with_mistakes(tmp_path, text, told):
-    (tmp_path / "g.toml").write_text(text)
-    with pytest.raises(ConfigError, match=told):
-        what_if_grid(tmp_path / "g.toml", {})
+def test_grids_with_mistakes(tmp_path, told):
+    many, lines = list(range(1, 50)), []
+    for text in ("gpus = 3", "rows = []", 'rows = ["x"]', f"rows = {many}\nlength = {many}"):
+        (tmp_path / "g.toml").write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            what_if_grid(tmp_path / "g.toml", {})
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_levers_are_missing_on_a_host():

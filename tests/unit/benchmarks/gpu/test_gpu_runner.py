@@ -104,13 +104,18 @@ def run(tmp_path, monkeypatch):
     return Pass(tmp_path)
 
 
-def test_without_a_gpu_it_is_one_line_and_nothing_is_made(run, monkeypatch, capsys):
+def outcomes(capfd):
+    """What a pass says of each part in the end, without how long it took."""
+    table = capfd.readouterr().out.rpartition("\n\n")[2]
+    return re.sub(r"(done in|and) [\d.]+ s\b", r"\1 <time> s", table)
+
+
+def test_without_a_gpu_it_is_one_line_and_nothing_is_made(run, monkeypatch, capsys, told):
     monkeypatch.delenv("ECORL_FAKE_NVML_CONTROL", raising=False)
     assert run() == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert "no NVIDIA GPU" in said.err
+    told(said.err)
     assert not run.out.exists()
 
 
@@ -135,36 +140,33 @@ def test_a_wrong_value_is_one_line(one_gpu, run, capsys, options, told):
     assert not run.out.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(one_gpu, run, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_one_line(one_gpu, run, tmp_path, capsys, told):
     (tmp_path / "file").write_text("")
     assert run(out=tmp_path / "file" / "under") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "OUT" in line
-    assert "allowed is a folder that can be written" in line
+    told(capsys.readouterr().err)
     assert main(["--rehearse"], (A,)) == 2
     assert "OUT" in capsys.readouterr().err
 
 
-def test_a_second_start_goes_on_with_what_is_missing(one_gpu, run, monkeypatch, capfd):
+def test_a_second_start_goes_on_with_what_is_missing(one_gpu, run, monkeypatch, capfd, told):
     monkeypatch.setenv("DOES_b", "fail")
     assert run() == 1
-    said = capfd.readouterr()
-    assert "failed: OSError: the measurement broke" in said.out
-    assert "Traceback" in said.err
+    told(outcomes(capfd), "first")
     assert run.ran == ["a", "b", "c"]
     assert run.files == ["gpu_a.json", "gpu_c.json"]
     monkeypatch.delenv("DOES_b")
     assert run() == 0
     assert run.ran == ["a", "b", "c", "b"]
     assert run.files == ["gpu_a.json", "gpu_b.json", "gpu_c.json"]
-    assert capfd.readouterr().out.count("kept: of this commit, driver and GPU") == 2
+    told(outcomes(capfd), "second")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
-    [({"commit": "c0"}, "of commit c0"), ({"device": {"gpu": "Other"}}, "of GPU Other"),
-     ({"config": {"driver": "1", "rehearsal": False}}, "of driver 1"), ({"figures": []}, "whole"),
-     ({"config": {"driver": "999.0-fake", "rehearsal": True}}, "another kind of pass")],
+    "change",
+    [{"commit": "c0"}, {"device": {"gpu": "Other"}},
+     {"config": {"driver": "1", "rehearsal": False}}, {"figures": []},
+     {"config": {"driver": "999.0-fake", "rehearsal": True}}],
+    ids=["commit", "gpu", "driver", "figures", "rehearsal"],
 )  # fmt: skip
 def test_a_file_of_something_else_is_measured_anew(one_gpu, run, monkeypatch, capfd, change, told):
     assert run(parts=(A,)) == 0
@@ -176,7 +178,8 @@ def test_a_file_of_something_else_is_measured_anew(one_gpu, run, monkeypatch, ca
     assert path.read_bytes() == before, "it stays until there is a better one"
     monkeypatch.delenv("DOES_a")
     assert run(parts=(A,)) == 0
-    assert told in capfd.readouterr().out
+    (line,) = {line for line in capfd.readouterr().out.splitlines() if "anew" in line}
+    told(line)
     assert run.result("a")["commit"] == "c1"
 
 
@@ -186,11 +189,11 @@ def test_a_checkout_with_changes_keeps_nothing(one_gpu, run):
     assert run.ran == ["a", "a"]
 
 
-def test_what_does_not_fit_is_left_out_and_what_is_shorter_is_tried(one_gpu, run, capfd):
+def test_what_does_not_fit_is_left_out_and_what_is_shorter_is_tried(one_gpu, run, capfd, told):
     parts = (A, replace(B, seconds=70.0), C)
     assert run("--minutes", "1", parts=parts) == 0
     assert run.ran == ["a", "c"]
-    assert "left out: it takes 70 s" in capfd.readouterr().out
+    told(outcomes(capfd))
 
 
 def test_only_what_is_named_is_run(one_gpu, run):
@@ -199,32 +202,30 @@ def test_only_what_is_named_is_run(one_gpu, run):
 
 
 def test_a_part_that_does_not_end_is_ended_with_all_that_it_started(
-    one_gpu, run, monkeypatch, tmp_path, capfd
+    one_gpu, run, monkeypatch, tmp_path, capfd, told
 ):
     monkeypatch.setenv("DOES_a", "hang")
     assert run(parts=(replace(A, seconds=2.5), B)) == 1
     assert run.files == ["gpu_b.json"]
-    assert "failed: it did not end in 3 s" in capfd.readouterr().out
+    told(outcomes(capfd))
     assert not any(map(is_alive, pids(tmp_path)))
     monkeypatch.delenv("DOES_a")
     assert run(parts=(A, B)) == 0
     assert run.ran == ["a", "b", "a"]
 
 
-def test_behind_a_lost_gpu_nothing_is_tried(one_gpu, run, monkeypatch, capfd):
+def test_behind_a_lost_gpu_nothing_is_tried(one_gpu, run, monkeypatch, capfd, told):
     monkeypatch.setenv("DOES_a", "lose")
     assert run() == 1
     assert run.ran == ["a"]
-    out = capfd.readouterr().out
-    assert out.count("left out: the GPU does not answer any more") == 2
-    assert "failed: OSError: the measurement broke; the GPU does not answer" in out
+    told(outcomes(capfd))
 
 
-def test_a_part_whose_modules_are_missing_is_left_out(one_gpu, run, capfd):
+def test_a_part_whose_modules_are_missing_is_left_out(one_gpu, run, capfd, told):
     lacking = stand_in("b", imports=("json", "zz_probe"))
     assert run(parts=(A, lacking)) == 0
     assert run.ran == ["a"]
-    assert "left out: zz_probe neither here nor among the wheels" in capfd.readouterr().out
+    told(outcomes(capfd))
     assert run(parts=(lacking,)) == 2
     assert "zz_probe" in capfd.readouterr().err
 
@@ -242,13 +243,15 @@ def test_wheels_bring_what_is_missing_and_go_again(one_gpu, run, monkeypatch, tm
     part = stand_in("a", imports=("psutil", "zz_probe"))
     assert run("--wheels", str(folder), parts=(part,)) == 0
     out = capfd.readouterr().out
-    assert "from wheels: zz-probe 1.0\n" in out
-    assert "zz_other-1.0-cp39-cp39-win_amd64.whl is not for" in out
+    assert ": zz-probe 1.0\n" in out
+    assert "zz_other-1.0-cp39-cp39-win_amd64.whl " in out
     assert run.result("a")["grandchild"].startswith(str(temporary))
     assert list(temporary.iterdir()) == []
 
 
-def test_a_table_that_is_whole_is_not_measured_again(one_gpu, run, monkeypatch, tmp_path, capfd):
+def test_a_table_that_is_whole_is_not_measured_again(
+    one_gpu, run, monkeypatch, tmp_path, capfd, told
+):
     kept = tmp_path / "checkout" / "benchmarks" / "results" / "fake-gpu-0"
     kept.mkdir(parents=True)
     monkeypatch.setattr(runner, "repository", lambda: tmp_path / "checkout")
@@ -258,7 +261,7 @@ def test_a_table_that_is_whole_is_not_measured_again(one_gpu, run, monkeypatch, 
     path.write_text(json.dumps(whole))
     assert run(parts=(A, B)) == 0
     assert run.ran == ["b"]
-    assert f"left out: {path} holds more of the same" in capfd.readouterr().out
+    told(outcomes(capfd))
     for other in ({"figures": [{"id": "gpu_a.x@quick"}]}, {"device": {"gpu": "Other"}}):
         path.write_text(json.dumps({**whole, **other}))
         assert run(parts=(A,), commit=str(other)) == 0
@@ -291,7 +294,7 @@ def test_it_can_be_stopped(one_gpu, run, monkeypatch, tmp_path, number, code):
     process.send_signal(number)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == code
-    assert "a               stopped" in out
+    assert "stopped" in out
     assert not any(map(is_alive, pids(tmp_path)))
     assert list(temporary.iterdir()) == []
     assert not run.out.exists()
@@ -323,7 +326,7 @@ def test_a_full_disk_is_one_line_and_the_old_file_stays(one_gpu, tmp_path, monke
     monkeypatch.setattr("ecorl.files.os.fsync", full)
     assert part_process.main(given) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "No space left on device" in line
+    assert os.strerror(errno.ENOSPC) in line
     assert [path.name for path in out.iterdir()] == ["gpu_facts.json"]
     assert (out / "gpu_facts.json").read_bytes() == before
 
@@ -345,7 +348,7 @@ def test_the_line_that_says_why():
              "    call()", "torch.AcceleratorError: CUDA error: x", "Search it.", ""]  # fmt: skip
     assert last_error(trace) == "torch.AcceleratorError: CUDA error: x"
     assert last_error(["a warning", "facts: DeviceLost: gone", ""]) == "facts: DeviceLost: gone"
-    assert last_error([]) == "it said nothing"
+    assert last_error([])
 
 
 def test_the_parts_fit_into_nine_minutes():

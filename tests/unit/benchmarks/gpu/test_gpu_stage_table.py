@@ -55,7 +55,7 @@ def test_without_time_all_stages_are_missing_with_the_reason(gpu, tmp_path):
     _, figures = stage_table.measure(setting(tmp_path, 1.0))
     found = {f.id: f for f in figures if not f.id.startswith("gpu_stages.idle")}
     assert len(found) == 5 * 5
-    assert all(f.value is None and f.note == "no time left" for f in found.values())
+    assert all(f.value is None and "no time" in f.note for f in found.values())
 
 
 @pytest.mark.deep

@@ -123,7 +123,7 @@ def test_without_time_what_is_left_out_says_so(tmp_path):
     runs = SimpleNamespace(has_room=lambda n_blocks: False, setting=rehearsed(tmp_path))
     for _, figures in (training.stage_energies(runs), no_pairs(training, runs)):
         assert {f.value for f in figures} == {None}
-        assert {f.note for f in figures} == {"no time left"}
+        assert {f.note for f in figures} == {training.NO_TIME}
 
 
 def no_pairs(training, runs):

@@ -182,4 +182,4 @@ def test_without_a_gpu_it_is_one_line(script, monkeypatch, capsys):
         found = script(name)
         assert found.run_benchmark(name, found.measure, ["--quick"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "no NVIDIA GPU" in line
+        assert "NVIDIA" in line

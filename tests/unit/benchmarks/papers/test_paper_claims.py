@@ -197,12 +197,12 @@ def test_cluster_of_the_paper_setting():
     assert cluster_of(small("paper")).reshard_s == 0.0
 
 
-def test_saturation_takes_the_fewest_cards_that_are_enough():
+def test_saturation_takes_the_fewest_cards_that_are_enough(told):
     counts = (0, 1, 2, 4, 8)
     assert saturation(counts, [1.0, 1.5, 1.985, 2.0, 1.9]).value == 2.0
     found = saturation(counts, [1.0] * 5, "on 96 GPUs")
     assert found.value == 0.0
-    assert found.note.startswith("on 96 GPUs; by cards 0: 1, 1: 1")
+    told(found.note)
 
 
 def test_both_tables_hold_every_row(found):
@@ -230,7 +230,7 @@ def test_the_quick_pass_runs_and_keeps_both_files(tmp_path, monkeypatch, capsys,
     data = json.loads(path.read_text())
     assert data["config"]["policy"] == "planner"
     assert all(f["id"].endswith("@quick") for f in data["figures"])
-    assert "Bubble of RLHFuse" in path.with_suffix(".md").read_text()
+    assert "RLHFuse" in path.with_suffix(".md").read_text()
     assert "under roofline" in capsys.readouterr().out
 
 

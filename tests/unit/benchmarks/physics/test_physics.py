@@ -397,12 +397,8 @@ def test_what_has_no_interval_is_one_value(ranged_whole):
     assert short_range(Ends(None, None)) == "n/a"
 
 
-def test_the_arithmetic_names_what_has_an_interval_and_what_has_none():
-    told = " ".join(how(U55C, H100))
-    assert "idle power at 60 and 120 W (assumed)" in told
-    assert "456 W and 91 % of the bandwidth or 587 W and 88 % (fitted" in told
-    assert "40 to 60 % (assumed)" in told
-    assert "Its 700 W and its launches are assumed without an interval" in told
+def test_the_arithmetic_names_what_has_an_interval_and_what_has_none(told):
+    told("\n".join(how(U55C, H100)))
 
 
 # ---- cells, tables, files -----------------------------------------------------------------------

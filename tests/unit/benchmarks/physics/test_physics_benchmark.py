@@ -38,23 +38,20 @@ def script(monkeypatch):
     return importlib.import_module("benchmarks.fpga_physics")
 
 
-def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys):
+def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys, told):
     options = SimpleNamespace(quick=True, json=tmp_path / "r.json", plot=None)
     config, found = script.measure(options)
     assert {p.name for p in tmp_path.iterdir()} == {"r_map.json", "r.png"}
     assert (tmp_path / "r.png").stat().st_size < 150_000
     printed = capsys.readouterr().out
     assert max(map(len, printed.replace(str(tmp_path), "").splitlines())) <= WIDTH
-    assert "31 findings on 23 printed figures" in printed
-    assert "idle at 70 W and at 120 W" in printed
+    assert " 70 W " in printed
     assert config["accountings"][0] == "gpu_there_anyway"
     figures = {f.id: f for f in found}
     assert len(figures) == len(found)
     assert {str(f.provenance) for f in found if f.value is not None} == {"published", "modelled"}
     assert figures["physics.paper_violations"].value == 23
-    assert "31 findings on 23 printed figures (3 findings on 2 of them" in (
-        figures["physics.paper_violations"].note
-    )
+    told(figures["physics.paper_violations"].note)
     assert figures["physics.u55c_vs_h100_bf16_7b"].value < 0.1
     ideal = figures["physics.u55c_ideal_vs_h100_bf16_7b"].value
     assert ideal == pytest.approx(11.9 / 50.5, rel=0.08)  # by 2 N alone
@@ -66,8 +63,7 @@ def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys):
     assert figures["physics.model_above_bound"].holds is True
     nowhere = figures["physics.break_even_params_m"]
     assert nowhere.value is None
-    assert nowhere.note.startswith("the card wins nowhere: at best 0.")
-    assert "not measured" in nowhere.note
+    told(nowhere.note, "break-even")
     assert figures["physics.bound_break_even_params_m"].value > 20
     assert as_quick(found)[0].id.endswith("@quick")
 
@@ -95,7 +91,7 @@ def test_what_rests_on_the_gpu_has_its_interval(script):
             assert of == ["idle_w", SCORING_MFU], name
             assert low < figure.value < high
     line = next(f.line() for f in figures if f.id == "physics.u55c_ideal_vs_h100_bf16_7b")
-    assert "0.2074 to 0.3123; no target" in line
+    assert "0.2074 to 0.3123" in line
 
 
 def test_benchmark_ratio_at_7b_is_that_of_the_map(script, tmp_path):
@@ -114,11 +110,13 @@ def test_benchmark_ratio_at_7b_is_that_of_the_map(script, tmp_path):
 def test_benchmark_says_where_it_cannot_write(script, tmp_path):
     (tmp_path / "file").write_text("")
     bad, good = tmp_path / "file" / "r.json", tmp_path / "r.json"
-    with pytest.raises(script.ConfigError, match=r"--json = '\S+r_map.json'"):
+    with pytest.raises(script.ConfigError, match=r"r_map\.json") as caught:
         script.measure(SimpleNamespace(quick=True, json=bad, plot=None))
+    assert caught.value.key == "--json"
     plot = tmp_path / "file" / "p.png"
-    with pytest.raises(script.ConfigError, match=r"--plot = '\S+p.png'"):
+    with pytest.raises(script.ConfigError, match=r"p\.png") as caught:
         script.measure(SimpleNamespace(quick=True, json=good, plot=plot))
+    assert caught.value.key == "--plot"
 
 
 # ---- the committed results -----------------------------------------------------------------------

@@ -235,4 +235,4 @@ def test_tables_fit_a_terminal_and_flag(printed, found, broken, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert sum("ABOVE" in line for line in lines) == 1 + sum(r.flagged for r in printed.values())
-    assert any("9 of 27 cross-checks" in line for line in lines)
+    assert any("9 of 27" in line for line in lines)

@@ -172,7 +172,7 @@ def test_the_worst_seed_is_held_against_the_target():
 def test_a_target_is_judged_only_when_enough_was_trained():
     few = by_id(studied(fixed=[2.0, 2.0], switched=[2.0, 2.0]))["optim.gear_switch_loss_ratio"]
     assert (few.value, few.holds) == (1.0, None)
-    assert "2 of 3 seeds" in few.note
+    assert "2 of 3" in few.note
     rarely = studied(fixed=[2.0] * 3, switched=[2.0] * 3)
     models = [
         replace(one, gears=(Gear.BF16,) * 30 + (Gear.FP8,) * 30) if one.seed == 1 else one
@@ -182,35 +182,34 @@ def test_a_target_is_judged_only_when_enough_was_trained():
     assert figure.holds is None
 
 
-def test_trainings_that_diverge_are_told():
+def test_trainings_that_diverge_are_told(told):
     found = studied(fixed=[2.0], switched=[2.0], no_gamma=[2.0], literal=[None], rounding=[2.2],
                     chance=[2.001])  # fmt: skip
     made = by_id(found)
     literal = made["optim.literal_loss_ratio"]
     assert literal.value is None
-    assert "1 of 1 trainings diverged, after 36 steps" in literal.note
+    told(literal.note)
     assert made["optim.rounding_gamma_loss_ratio"].value == pytest.approx(1.1)
     assert made["optim.chance_loss_ratio"].provenance is Provenance.MEASURED
     lost = by_id(studied(fixed=[2.0], switched=[None]))["optim.gear_switch_loss_ratio"]
-    assert (lost.value, lost.note) == (None, "training diverged with seed 0")
+    assert lost.value is None
+    told(lost.note, "with gears")
 
 
-def test_figures_beside_a_bf16_that_diverged_are_missing():
+def test_figures_beside_a_bf16_that_diverged_are_missing(told):
     """A ratio over nothing is no figure, and no error either."""
     lost = studied(fixed=[None], switched=[2.0], no_gamma=[2.1], rounding=[2.2], chance=[2.0])
     made = by_id(lost)
     for id in ("optim.gear_switch_loss_ratio", "optim.no_gamma_loss_ratio",
                "optim.rounding_gamma_loss_ratio", "optim.chance_loss_ratio"):  # fmt: skip
         assert made[id].value is None
-        assert made[id].note.startswith("BF16 alone diverged")
+        assert "BF16" in made[id].note
     # Of the seeds whose BF16 ended the figures stand, even where they are none of no-gamma's.
     some = by_id(studied(fixed=[None, 2.0], switched=[2.0, 2.0], no_gamma=[2.2, None]))
     assert some["optim.gear_switch_loss_ratio"].value == 1.0
-    assert "falls from 5.50 to 2.00" in some["optim.gear_switch_loss_ratio"].note
+    assert "5.50 to 2.00" in some["optim.gear_switch_loss_ratio"].note
     assert some["optim.no_gamma_loss_ratio"].value == pytest.approx(1.1)
-    assert "over BF16 alone unknown, as BF16 alone diverged" in (
-        some["optim.no_gamma_loss_ratio"].note
-    )
+    told("\n".join(figure.note for figure in (*made.values(), *some.values()) if figure.note))
 
 
 def test_the_variance_of_the_norm_is_that_of_neighbours_in_fp8():

@@ -20,4 +20,4 @@ def test_casts_are_a_part_of_the_micro_batch_beside_them():
 def test_the_share_is_taken_by_round():
     figure = cast_figure({"cast": (1.0, 1.0, 9.0), "micro_batch": (10.0, 5.0, 10.0)}, 10, 4)
     assert figure.value == pytest.approx(0.2)
-    assert "1000.00 of 10000 ms" in figure.note
+    assert "1000.00 of 10000" in figure.note

@@ -28,20 +28,19 @@ def test_a_workload_is_rows_as_even_as_can_be():
     assert (reference.n_tokens, reference.batch.results) == (11, 8)
 
 
-@pytest.mark.parametrize(
-    ("stage", "tokens", "rows", "words"),
-    [
-        (Stage.REWARD, 2, 3, "--tokens = 2: allowed is 3 to 12,288 for 3 rows of m (reward)"),
-        (Stage.REFERENCE, 5, 3, "--tokens = 5: allowed is 6 to 12,288"),
-        (Stage.REWARD, 4097, 1, "--tokens = 4097: allowed is 1 to 4,096"),
-        (Stage.REWARD, 10, 0, "--rows = 0"),
-        (Stage.ACTOR_TRAIN, 10, 1, "--stage = 'actor_train': allowed is reward or reference"),
-    ],
-)
-def test_what_is_no_workload_is_one_line(stage, tokens, rows, words):
-    with pytest.raises(ConfigError) as caught:
-        workload("m", TINY, stage, tokens, rows)
-    assert words in str(caught.value)
+def test_what_is_no_workload_is_one_line(told):
+    lines = []
+    for stage, tokens, rows in (
+        (Stage.REWARD, 2, 3),
+        (Stage.REFERENCE, 5, 3),
+        (Stage.REWARD, 4097, 1),
+        (Stage.REWARD, 10, 0),
+        (Stage.ACTOR_TRAIN, 10, 1),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            workload("m", TINY, stage, tokens, rows)
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_the_sweep_of_intervals_on_a_7b_model():
@@ -87,8 +86,9 @@ def test_what_is_not_published_of_a_card_stays_none():
 
 
 def test_a_gpu_is_no_card():
-    with pytest.raises(ConfigError, match=r"--device = 'h100_sxm': allowed is the profile of a"):
+    with pytest.raises(ConfigError) as caught:
         estimate(workload("m", TINY, Stage.REWARD, 8), load_profile("h100_sxm"))
+    assert (caught.value.key, caught.value.value) == ("--device", "h100_sxm")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_dsps_are_summed_over_the_kernels_that_declare_any(root):
                         "mha_int8": None, "score_aggregator": None}  # fmt: skip
     assert estimates.declared_brams() == {**declared, "gemm_int8": 9}
     (root / "mha_int8" / "qor.json").write_text('{"dsp": {"count": "many"}}')
-    with pytest.raises(SynthesisReportError, match=r"mha_int8.qor\.json cannot be used"):
+    with pytest.raises(SynthesisReportError, match=r"mha_int8.qor\.json"):
         estimates.declared_dsps()
 
 
@@ -118,18 +118,14 @@ def test_the_sources_declare_an_array_of_2048_dsps():
     assert estimates.declared_dsps()["gemm_int8"] == 2048
 
 
-def test_a_synthesis_report_is_named_and_not_claimed(root):
-    assert (
-        estimates.standing_of_kernels()
-        == "modelled, pipeline depths from simulated RTL; no synthesis report stands behind it"
-    )
+def test_a_synthesis_report_is_named_and_not_claimed(root, told):
+    told(estimates.standing_of_kernels(), "without one")
     (root / "gemm_int8" / "csynth.xml").write_text(
         "<profile><ReportVersion><Version>2024.1</Version></ReportVersion>"
         "<UserAssignments><TopModelName>gemm_int8_krnl</TopModelName></UserAssignments>"
         "<PerformanceEstimates/><AreaEstimates><Resources/></AreaEstimates></profile>"
     )
-    told = estimates.standing_of_kernels()
-    assert told.startswith("modelled, and not from these reports: gemm_int8 is synthesised by")
+    told(estimates.standing_of_kernels(), "with one")
     (root / "gemm_int8" / "csynth.xml").write_text("<profile>")
     with pytest.raises(SynthesisReportError):
         estimates.standing_of_kernels()

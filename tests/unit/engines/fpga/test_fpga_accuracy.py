@@ -126,5 +126,5 @@ def test_quantised_weights(bits, level):
 
 
 def test_weights_of_other_widths_are_refused():
-    with pytest.raises(ValueError, match=r"5 bits: allowed is one of \[4, 8\]"):
+    with pytest.raises(ValueError, match=r"5 bits.*\[4, 8\]"):
         quantise_weight(np.ones((1, 1), np.float32), 5)

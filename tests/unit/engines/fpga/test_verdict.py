@@ -87,33 +87,31 @@ def test_the_digest_is_of_weights_and_config(folder, tmp_path):
     assert len({first, second, checkpoint_digest(load_decoder(folder))}) == 3
 
 
-def test_a_refused_model_is_not_loaded(folder, require_tool):
+def test_a_refused_model_is_not_loaded(folder, require_tool, told):
     require_tool("gxx")
     leave(folder, 12)
     with pytest.raises(CheckpointError) as caught:
         FpgaEngine(folder, Stage.REWARD)
-    line = str(caught.value)
-    assert line.startswith(f"{folder / VERDICT_FILE}: INT8 flips 12 % of the held-out pairs")
-    assert "allowed is at most 3 %: offload refused" in line
-    assert "\n" not in line
+    told(str(caught.value))
     FpgaEngine(folder, Stage.REWARD, obey_verdict=False).close()
     leave(folder, 12, budget=0.2)
     FpgaEngine(folder, Stage.REWARD).close()
 
 
-def test_a_refusal_without_any_answer(folder):
+def test_a_refusal_without_any_answer(folder, told):
     leave(folder, 12, rank_flip_share=None)
-    with pytest.raises(CheckpointError, match="INT8 answered no held-out pair"):
+    with pytest.raises(CheckpointError) as caught:
         obey(load_decoder(folder))
+    told(str(caught.value))
 
 
 @pytest.mark.parametrize("of_others", ["checkpoint_digest", "kernels_digest"])
-def test_a_stale_verdict_is_named_once_and_refuses_nothing(folder, caplog, of_others):
+def test_a_stale_verdict_is_named_once_and_refuses_nothing(folder, caplog, of_others, told):
     leave(folder, 12, **{of_others: "sha256:0"})
     obey(load_decoder(folder))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"{folder / VERDICT_FILE} is stale" in record.message
+    told(record.message)
 
 
 @pytest.mark.parametrize("read_at", [None, "last"])
@@ -126,16 +124,16 @@ def test_a_verdict_on_rewards_read_elsewhere_is_none(folder, caplog, read_at):
     obey(load_decoder(folder))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.message.startswith(f"{path} is no verdict and is passed over (")
+    assert record.message.startswith(f"{path} ")
     assert "read_at" in record.message
 
 
-def test_without_a_verdict_that_is_said_quietly(folder, caplog):
+def test_without_a_verdict_that_is_said_quietly(folder, caplog, told):
     with caplog.at_level(logging.INFO):
         obey(load_decoder(folder))
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    assert "was not validated" in record.message
+    told(record.message)
 
 
 @pytest.mark.parametrize(
@@ -146,4 +144,4 @@ def test_a_file_that_is_no_verdict_is_named_and_passed_over(folder, caplog, text
     obey(load_decoder(folder))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "is no verdict" in record.message
+    assert record.message.startswith(f"{folder / VERDICT_FILE} ")

@@ -22,7 +22,7 @@ def test_a_copy_that_another_process_never_ends_is_given_up(tmp_path, monkeypatc
     target.mkdir(parents=True)
     with (
         FileLock(target / ".lock"),
-        pytest.raises(CheckpointError, match=r"another process has been writing it for 0\.1 s"),
+        pytest.raises(CheckpointError, match=r"another process .*0\.1 s"),
     ):
         worker.write_copy(manifest, {"config.json": b"{}"})
     assert worker.write_copy(manifest, {"config.json": b"{}"}) == target

@@ -22,6 +22,7 @@ def refused(folder, *words):
     assert "\n" not in message
     for word in words:
         assert word in message
+    return message
 
 
 # ---------------------------------------------------------------- reading
@@ -76,7 +77,7 @@ def test_a_head_unlike_the_embedding_is_not_tied_to_it(tmp_path, caplog):
 def test_a_tied_head_of_another_size_is_refused(tmp_path):
     extra = {"lm_head.weight": ("F32", np.zeros((29, 24), np.float32))}
     write_checkpoint(tmp_path / "m", {"tie_word_embeddings": True}, extra=extra)
-    refused(tmp_path / "m", "lm_head.weight is [29, 24], expected [30, 24]")
+    refused(tmp_path / "m", "lm_head.weight", "[29, 24]", "[30, 24]")
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -137,21 +138,21 @@ def test_reading_imports_no_torch():
 # ---------------------------------------------------------------- refusing
 
 
-def test_missing_folder_config_and_weights(tmp_path):
-    refused(tmp_path / "nowhere", "no such checkpoint folder")
-    refused(tmp_path, "no config.json")
+def test_missing_folder_config_and_weights(tmp_path, told):
+    lines = [refused(tmp_path / "nowhere"), refused(tmp_path)]
     write_checkpoint(tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").unlink()
-    refused(tmp_path / "m", "neither model.safetensors nor its index")
-    (tmp_path / "m" / "config.json").write_text("{")
-    refused(tmp_path / "m", "config.json", "cannot be read")
+    lines.append(refused(tmp_path / "m"))
     (tmp_path / "m" / "config.json").write_text("[]")
-    refused(tmp_path / "m", "not a JSON object")
+    lines.append(refused(tmp_path / "m"))
+    told("\n".join(lines))
+    (tmp_path / "m" / "config.json").write_text("{")
+    refused(tmp_path / "m", "config.json")
 
 
 def test_missing_tensor_and_missing_shard(tmp_path):
     write_checkpoint(tmp_path / "m", drop=("model.layers.1.mlp.up_proj.weight",))
-    refused(tmp_path / "m", "model.layers.1.mlp.up_proj.weight is missing")
+    refused(tmp_path / "m", "model.layers.1.mlp.up_proj.weight")
     write_checkpoint(tmp_path / "s", shards=2)
     (tmp_path / "s" / "model-00002-of-00002.safetensors").unlink()
     refused(tmp_path / "s", "model-00002-of-00002.safetensors")
@@ -196,17 +197,17 @@ def test_damaged_header(tmp_path, text):
 def test_wrong_shape_unknown_tensor_and_nan(tmp_path):
     flat = np.zeros((30, 23), np.float32)
     write_checkpoint(tmp_path / "a", extra={"lm_head.weight": ("F32", flat)})
-    refused(tmp_path / "a", "lm_head.weight is [30, 23], expected [30, 24]")
+    refused(tmp_path / "a", "lm_head.weight", "[30, 23]", "[30, 24]")
     bias = ("F32", np.ones(32, np.float32))
     write_checkpoint(tmp_path / "b", extra={"model.layers.0.self_attn.q_proj.bias": bias})
-    refused(tmp_path / "b", "q_proj.bias has no place")
+    refused(tmp_path / "b", "q_proj.bias")
     write_checkpoint(tmp_path / "c", extra={"model.norm.weight": ("I8", np.ones(24, np.int8))})
     with pytest.raises(CheckpointError, match="I8"):
         load_decoder(tmp_path / "c").tensor("model.norm.weight")
     broken = np.ones(24, np.float32)
     broken[3] = np.nan
     write_checkpoint(tmp_path / "d", extra={"model.norm.weight": ("F32", broken)})
-    with pytest.raises(CheckpointError, match=r"model.norm.weight holds NaN"):
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight .*NaN"):
         load_decoder(tmp_path / "d").tensor("model.norm.weight")
 
 
@@ -254,21 +255,21 @@ def test_shapes_that_no_array_has(tmp_path, shape):
     text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}).encode()
     file = tmp_path / "x.safetensors"
     file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
-    with pytest.raises(CheckpointError, match=r"x\.safetensors: a shape of .* is no array's"):
+    with pytest.raises(CheckpointError, match=r"x\.safetensors: .*shape"):
         read_header(file)["a"].read()
 
 
-def test_a_shard_outside_the_folder_is_refused(tmp_path):
+def test_a_shard_outside_the_folder_is_refused(tmp_path, told):
     write_checkpoint(tmp_path / "m", shards=2)
     index = {"weight_map": {"model.norm.weight": "../other.safetensors"}}
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(tmp_path / "m", "does not lie in this folder")
+    told(refused(tmp_path / "m"))
 
 
 def test_a_shard_index_that_is_nested_too_deeply_is_refused(tmp_path):
     write_checkpoint(tmp_path / "m", shards=2)
     (tmp_path / "m" / "model.safetensors.index.json").write_text("[" * 100_000)
-    refused(tmp_path / "m", "cannot be read as a shard index")
+    refused(tmp_path / "m", "shard index")
 
 
 def test_two_labels_are_refused(tmp_path):

@@ -25,6 +25,14 @@ def write_config(folder, changes, drop=()):
     return folder
 
 
+def refusal(folder, changes):
+    """The one line with which a config is refused."""
+    with pytest.raises(CheckpointError) as caught:
+        read_config(write_config(folder, changes))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 # ---------------------------------------------------------------- rotary embedding
 
 ROPES = {
@@ -114,87 +122,68 @@ def test_rope_frequencies_against_transformers(kind, require_tool):
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rope_scaling": "linear"}, ("rope_scaling = 'linear'", "a table")),
-        ({"rope_parameters": [1, 2]}, ("rope_parameters = [1, 2]", "a table")),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ("yarn", "llama3")),
-        ({"rope_parameters": {"rope_type": None}}, ("rope_type = None",)),
-        (
-            {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-            ("full_attention", "one table for all layers"),
-        ),
-        (
-            {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 2]}},
-            ("mrope_section",),
-        ),
-        ({"rope_scaling": {"factor": 4.0}}, ("factor",)),
-        ({"rope_parameters": {**LLAMA3, "beta_fast": 1}}, ("beta_fast",)),
-        ({"rope_parameters": {**LLAMA3, "factor": None}}, ("factor",)),
-        ({"rope_parameters": {**LLAMA3, "factor": float("inf")}}, ("factor",)),
-        ({"rope_parameters": {**LLAMA3, "high_freq_factor": 0.5}}, ("high_freq_factor",)),
-        ({"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 1.5}}, ("original_",)),
-        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, ("partial",)),
-        ({"partial_rotary_factor": 0.5}, ("partial",)),
-        ({"rope_parameters": {"rope_theta": None}}, ("rope_theta",)),
-        ({"rope_parameters": {}, "rope_theta": None}, ("rope_theta",)),
-    ],
-)
-def test_ropes_that_are_refused(tmp_path, changes, words):
-    with pytest.raises(CheckpointError) as caught:
-        read_config(write_config(tmp_path / "m", changes))
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in ("config.json", *words):
-        assert word in message
+def test_ropes_that_are_refused(tmp_path, told):
+    changed = (
+        {"rope_scaling": "linear"},
+        {"rope_parameters": [1, 2]},
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+        {"rope_parameters": {"rope_type": None}},
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+        {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 2]}},
+        {"rope_scaling": {"factor": 4.0}},
+        {"rope_parameters": {**LLAMA3, "beta_fast": 1}},
+        {"rope_parameters": {**LLAMA3, "factor": None}},
+        {"rope_parameters": {**LLAMA3, "factor": float("inf")}},
+        {"rope_parameters": {**LLAMA3, "high_freq_factor": 0.5}},
+        {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 1.5}},
+        {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        {"partial_rotary_factor": 0.5},
+        {"rope_parameters": {"rope_theta": None}},
+        {"rope_parameters": {}, "rope_theta": None},
+    )
+    told("\n".join(refusal(tmp_path / "m", changes) for changes in changed))
 
 
 # ---------------------------------------------------------------- everything else
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
-        ({"architectures": None}, "architectures"),
-        ({"model_type": "mistral", "sliding_window": 8}, "model_type = 'mistral'"),
-        ({"model_type": None}, "model_type"),
-        ({"model_type": "qwen2"}, "llama for a LlamaForCausalLM"),
-        ({**QWEN, "model_type": "llama"}, "qwen2 for a Qwen2ForCausalLM"),
-        ({"is_causal": False}, "is_causal"),
-        ({"is_causal": None}, "is_causal"),
-        ({"per_layer_config": {"0": {"head_dim": 4}}}, "per_layer_config"),
-        ({"sliding_window": 8}, "sliding_window"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({**QWEN, "layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
-        ({"layer_types": "full_attention"}, "layer_types"),
-        ({**QWEN, "use_sliding_window": True, "max_window_layers": 1}, "sliding window"),
-        ({**QWEN, "use_sliding_window": True, "max_window_layers": None}, "max_window_layers"),
-        ({**QWEN, "use_sliding_window": True, "max_window_layers": "2"}, "max_window_layers"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"head_dim": 7}, "head_dim"),
-        ({"hidden_size": "big"}, "hidden_size"),
-        ({"vocab_size": None}, "vocab_size"),
-        ({"rms_norm_eps": -1}, "rms_norm_eps"),
-        ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
-        ({"rms_norm_eps": 10**400}, "rms_norm_eps"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10**400}}, "rope_theta"),
-    ],
-)
-def test_unsupported_configs(tmp_path, changes, word):
-    with pytest.raises(CheckpointError, match=word) as caught:
-        read_config(write_config(tmp_path / "m", changes))
-    assert "config.json" in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_unsupported_configs(tmp_path, told):
+    changed = (
+        {"architectures": ["MixtralForCausalLM"]},
+        {"architectures": None},
+        {"model_type": "mistral", "sliding_window": 8},
+        {"model_type": None},
+        {"model_type": "qwen2"},
+        {**QWEN, "model_type": "llama"},
+        {"is_causal": False},
+        {"is_causal": None},
+        {"per_layer_config": {"0": {"head_dim": 4}}},
+        {"sliding_window": 8},
+        {"hidden_act": "gelu"},
+        {"mlp_bias": True},
+        {"quantization_config": {"bits": 4}},
+        {**QWEN, "layer_types": ["full_attention", "sliding_attention"]},
+        {"layer_types": "full_attention"},
+        {**QWEN, "use_sliding_window": True, "max_window_layers": 1},
+        {**QWEN, "use_sliding_window": True, "max_window_layers": None},
+        {**QWEN, "use_sliding_window": True, "max_window_layers": "2"},
+        {"num_key_value_heads": 3},
+        {"head_dim": 7},
+        {"hidden_size": "big"},
+        {"vocab_size": None},
+        {"rms_norm_eps": -1},
+        {"rms_norm_eps": float("inf")},
+        {"rms_norm_eps": 10**400},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10**400}},
+    )
+    lines = [refusal(tmp_path / "m", changes) for changes in changed]
+    told("\n".join(lines), huge=10**400)
 
 
 def test_json_that_is_nested_too_deeply(tmp_path):
     write_config(tmp_path / "m", {})
     (tmp_path / "m" / "config.json").write_text("[" * 100_000)
-    with pytest.raises(CheckpointError, match="cannot be read as JSON"):
+    with pytest.raises(CheckpointError, match=r"config\.json: .*JSON"):
         read_config(tmp_path / "m")
 
 
@@ -244,26 +233,17 @@ def test_keys_that_nobody_knows_are_named(tmp_path, caplog):
 # ---------------------------------------------------------------- in the user's words
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
+def test_a_config_in_memory_is_judged_in_plain_words_and_warns_of_nothing(caplog, told):
+    assert unsupported_reason({**CONFIG, "my_own_key": 1}) is None
+    reasons = [
+        unsupported_reason({**CONFIG, **changes})
+        for changes in (
             {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]},
-            "the INT8 engine runs Llama and Qwen2.5 models, and this one is GPT-2",
-        ),
-        (
             {"model_type": "minerva", "architectures": ["MinervaForCausalLM"]},
-            "the INT8 engine runs Llama and Qwen2.5 models, and this one is minerva",
-        ),
-        (
             {"hidden_act": "gelu"},
-            "the INT8 engine cannot run a model with hidden_act = 'gelu'; it wants silu",
-        ),
-        ({"my_own_key": 1}, None),
-    ],
-)
-def test_a_config_in_memory_is_judged_in_plain_words_and_warns_of_nothing(changes, words, caplog):
-    assert unsupported_reason({**CONFIG, **changes}) == words
+        )
+    ]
+    told("\n".join(reasons))
     assert caplog.records == []
 
 
@@ -271,7 +251,7 @@ def test_a_refused_file_has_both_the_line_with_its_path_and_the_plain_words(tmp_
     folder = write_config(tmp_path / "m", {"hidden_act": "gelu"})
     with pytest.raises(UnsupportedModel) as caught:
         read_config(folder)
-    assert str(caught.value).startswith(f"{folder / 'config.json'}: hidden_act = 'gelu'")
+    assert str(caught.value).startswith(f"{folder / 'config.json'}: hidden_act ")
     # Between two processes too.
     sent = error_of(fault_of(caught.value))
     assert isinstance(sent, UnsupportedModel)

@@ -218,7 +218,7 @@ def test_ranges_seen_in_data_go_before_the_estimate(models, caplog):
         ranges[channel] = 500
     with caplog.at_level(logging.INFO):
         made = equalised(checkpoint, seen)
-    assert "channels equalised before quantisation, by up to" in caplog.text
+    assert "channels equalised" in caplog.text
     readers = {
         **{f"{at}.self_attn.{part}_proj.weight": 3 for part in "qkv"},
         f"{at}.self_attn.o_proj.weight": 4,

@@ -78,25 +78,23 @@ def test_what_config_says_nothing_of(tmp_path):
     assert read_config(tmp_path / "small").gating.token_pattern == ()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("num_objectives", 65, "at most 64"),
-        ("num_objectives", 0, "a positive integer"),
-        ("gating_n_hidden", 65, "at most 64"),
-        ("gating_n_hidden", 2.5, "a positive integer"),
-        ("gating_temperature", 0, "a finite number above 0"),
-        ("gating_token_pattern", [], "a list of token ids from 0 to 29, at least one"),
-        ("gating_token_pattern", [7, 30], "a list of token ids from 0 to 29"),
-        ("gating_token_pattern", "assistant", "a list of token ids"),
-        ("gating_token_pattern", [True], "a list of token ids"),
-    ],
-)
-def test_a_wrong_key_is_refused(tmp_path, key, value, words):
-    with pytest.raises(CheckpointError, match=f"{key} = ") as caught:
-        write_checkpoint(tmp_path / "m", {**GATED, key: value})
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_wrong_key_is_refused(tmp_path, told):
+    lines = []
+    for key, value in (
+        ("num_objectives", 65),
+        ("num_objectives", 0),
+        ("gating_n_hidden", 65),
+        ("gating_n_hidden", 2.5),
+        ("gating_temperature", 0),
+        ("gating_token_pattern", []),
+        ("gating_token_pattern", [7, 30]),
+        ("gating_token_pattern", "assistant"),
+        ("gating_token_pattern", [True]),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            write_checkpoint(tmp_path / "m", {**GATED, key: value})
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -105,10 +103,10 @@ def test_a_wrong_key_is_refused(tmp_path, key, value, words):
 )  # fmt: skip
 def test_a_missing_or_misshapen_tensor_is_refused(tmp_path, name):
     write_checkpoint(tmp_path / "m", GATED, drop=(name,))
-    refused(tmp_path / "m", f"tensor {name} is missing")
+    refused(tmp_path / "m", name, "missing")
     wrong = {name: ("F32", np.zeros((6, 7), np.float32))}
     write_checkpoint(tmp_path / "m", GATED, extra=wrong)
-    refused(tmp_path / "m", f"{name} is [6, 7], expected")
+    refused(tmp_path / "m", name, "[6, 7]")
 
 
 def test_tensors_that_have_no_place_are_refused(tmp_path):
@@ -119,10 +117,10 @@ def test_tensors_that_have_no_place_are_refused(tmp_path):
         ("regression_layer.bias", (5,)),
     ):
         write_checkpoint(tmp_path / "m", GATED, extra={name: ("F32", np.zeros(shape, np.float32))})
-        refused(tmp_path / "m", name, "has no place in LlamaForRewardModelWithGating")
+        refused(tmp_path / "m", name, "no place")
     wrong = {BIASES[0]: ("F32", np.zeros(15, np.float32))}
     write_checkpoint(tmp_path / "m", GATED, extra=wrong)
-    refused(tmp_path / "m", f"{BIASES[0]} is [15], expected [16]")
+    refused(tmp_path / "m", BIASES[0], "[15]", "[16]")
 
 
 def test_keys_of_a_gate_are_unknown_to_other_models(tmp_path, caplog):
@@ -203,19 +201,19 @@ def test_biases_of_a_gate_are_in_its_units(tmp_path):
     assert gate.scale.m * 2.0**gate.scale.e == pytest.approx(LOG2_E / 4, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        (BIASES[0], np.full(16, 17000, np.float32), "gating.layers.0.bias reaches 16384"),
-        (BIASES[2], np.full(5, 5e4, np.float32), "gating.layers.2.bias reaches 45426"),
-        ("gating.logit_scale", np.full(1, 3e38, np.float32), "does not fit float32"),
-        ("gating.logit_scale", np.full(1, np.nan, np.float32), "holds NaN or infinity"),
-    ],
-)
-def test_what_does_not_fit_the_formats_is_refused(tmp_path, name, value, words):
-    write_checkpoint(tmp_path / "m", GATED, extra={name: ("F32", value)})
-    with pytest.raises(CheckpointError, match=words):
-        integer_decoder(load_decoder(tmp_path / "m"))
+def test_what_does_not_fit_the_formats_is_refused(tmp_path, told):
+    lines = []
+    for name, value in (
+        (BIASES[0], np.full(16, 17000, np.float32)),
+        (BIASES[2], np.full(5, 5e4, np.float32)),
+        ("gating.logit_scale", np.full(1, 3e38, np.float32)),
+        ("gating.logit_scale", np.full(1, np.nan, np.float32)),
+    ):
+        write_checkpoint(tmp_path / "m", GATED, extra={name: ("F32", value)})
+        with pytest.raises(CheckpointError) as caught:
+            integer_decoder(load_decoder(tmp_path / "m"))
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_equalising_keeps_what_gate_and_rewards_compute(tmp_path):
@@ -237,7 +235,7 @@ def test_equalising_keeps_what_gate_and_rewards_compute(tmp_path):
 # ---------------------------------------------------------------- engines
 
 
-def test_the_engine_scores_a_gated_model(tmp_path, require_tool, caplog):
+def test_the_engine_scores_a_gated_model(tmp_path, require_tool, caplog, told):
     require_tool("gxx")
     write_checkpoint(tmp_path / "m", GATED)
     engine = FpgaEngine(tmp_path / "m", Stage.REWARD)
@@ -247,17 +245,17 @@ def test_the_engine_scores_a_gated_model(tmp_path, require_tool, caplog):
     bare = rng.integers(9, 30, 12)
     result = engine.score(batch_of([rows[0], bare, rows[1]]))
     assert np.isfinite(result.values).tolist() == [True, False, True]
-    assert "1 of 3 rows cannot be run on the card; row s1 holds no gating_token" in caplog.text
-    assert len(caplog.records) == 1
+    (message,) = caplog.messages
+    told(message)
     alone = engine.score(batch_of([rows[0], rows[1]]))
     assert same_bits(alone.values, result.values[[0, 2]])
     assert alone.report.device_time_s == result.report.device_time_s > 0
-    told = engine.score(batch_of([rows[0], bare], (4, 3)))
-    assert np.isfinite(told.values).all()
-    assert same_bits(told.values[:1], alone.values[:1])
+    split = engine.score(batch_of([rows[0], bare], (4, 3)))
+    assert np.isfinite(split.values).all()
+    assert same_bits(split.values[:1], alone.values[:1])
     steps = engine.score_steps(batch_of([bare, rows[2]], (3, 9)), [[0, 8, 11], [16]])
     assert np.isnan(steps.values[0]).tolist() == [True, False, False]
-    assert same_bits(steps.values[0][2], told.values[1])
+    assert same_bits(steps.values[0][2], split.values[1])
 
 
 def test_the_model_counts_tokens_of_gates_once(tmp_path, require_tool):
@@ -274,11 +272,11 @@ def test_the_model_counts_tokens_of_gates_once(tmp_path, require_tool):
     assert engine.modelled(batch_of(rows)) == cycles.batch(apart)
 
 
-def test_a_gate_without_a_pattern_is_told_once(tmp_path, require_tool, caplog):
+def test_a_gate_without_a_pattern_is_told_once(tmp_path, require_tool, caplog, told):
     require_tool("gxx")
     write_checkpoint(tmp_path / "m", {**GATED, "gating_token_pattern": None})
     engine = FpgaEngine(tmp_path / "m", Stage.REWARD)
-    assert "the gate is read at the last token of each prompt" in caplog.text
+    told("\n".join(caplog.messages))
     rows = [np.arange(1, 9), np.arange(2, 14)]
     assert np.isfinite(engine.score(batch_of(rows, (3, 4))).values).all()
 
@@ -292,12 +290,9 @@ def test_bytes_on_the_card_leave_out_what_is_folded(tmp_path):
     assert card_bytes(gated) - card_bytes(plain) == n * (h + 5) + gate - (h + 5)
 
 
-def test_the_exact_engine_refuses_a_gate(tmp_path, require_tool):
+def test_the_exact_engine_refuses_a_gate(tmp_path, require_tool, told):
     require_tool("trl")
     write_checkpoint(tmp_path / "m", GATED)
     with pytest.raises(CheckpointError) as caught:
         TorchEngine(tmp_path / "m", Stage.REWARD)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "transformers has no LlamaForRewardModelWithGating" in message
-    assert "runs in the trainer alone" in message
+    told(str(caught.value))

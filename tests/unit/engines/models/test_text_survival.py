@@ -76,12 +76,10 @@ def test_ids_that_are_no_ones_canonical_ones_do_not_count(save):
     assert survives_text(policy, policy, [ids]) is None
 
 
-def test_another_vocabulary(save):
+def test_another_vocabulary(save, told):
     policy = save("policy", byte_level())
     reward = save("reward", byte_level(["Quite another corpus with other words in it"] * 5))
-    reason = survives_text(policy, reward)
-    assert reason.startswith("the token '")
-    assert len(reason.splitlines()) == 1
+    told(survives_text(policy, reward))
 
 
 def test_tokens_that_are_added_behind_the_policys_own_harm_nothing(save):
@@ -91,41 +89,36 @@ def test_tokens_that_are_added_behind_the_policys_own_harm_nothing(save):
     assert survives_text(policy, save("reward", reward)) is None
 
 
-def test_a_special_token_that_the_reward_model_lacks(save):
+def test_a_special_token_that_the_reward_model_lacks(save, told):
     policy = byte_level()
     policy.add_special_tokens(["<|im_end|>"])
-    reason = survives_text(save("policy", policy), save("reward", byte_level()))
-    assert reason.startswith("the special token '<|im_end|>' is id 300 to the policy's tokenizer")
-    assert "and ids " in reason
+    told(survives_text(save("policy", policy), save("reward", byte_level())))
 
 
-def test_bytes_against_pieces_both_ways(save):
+def test_bytes_against_pieces_both_ways(save, told):
     one, other = save("bytes", byte_level()), save("pieces", by_pieces())
-    assert "to the reward model's" in survives_text(one, other)
-    assert "to the reward model's" in survives_text(other, one)
+    told(f"{survives_text(one, other)}\n{survives_text(other, one)}")
 
 
-def test_other_merges_and_another_normaliser_with_the_same_vocabulary(save):
-    policy, reward = byte_level(), byte_level()
+def test_other_merges_and_another_normaliser_with_the_same_vocabulary(save, told):
+    policy, reward = save("policy", byte_level()), byte_level()
     reward.normalizer = normalizers.Lowercase()
-    assert survives_text(save("policy", policy), save("lower", reward)).startswith("the text '")
     made = json.loads(byte_level().to_str())
     made["model"]["merges"] = made["model"]["merges"][:5]
     fewer = save("fewer", Tokenizer.from_str(json.dumps(made)))
-    assert survives_text(save("policy", policy), fewer).startswith("the text '")
+    told(f"{survives_text(policy, save('lower', reward))}\n{survives_text(policy, fewer)}")
 
 
-def test_a_sample_that_a_lossy_tokenizer_changes(save):
+def test_a_sample_that_a_lossy_tokenizer_changes(save, told):
     """Words are joined by spaces: a text without them comes back as another one."""
     made = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "b": 2, "<unk>": 3}, "<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     policy = save("policy", made)
-    assert survives_text(policy, policy, ["ab"]).startswith("the text 'a b' is ids 1, 2 to the")
+    told(survives_text(policy, policy, ["ab"]))
 
 
-def test_a_tokenizer_that_is_not_there(save, tmp_path):
+def test_a_tokenizer_that_is_not_there(save, tmp_path, told):
     policy = save("policy", byte_level())
-    told = "the reward model: the checkpoint holds no tokenizer.json"
-    assert survives_text(policy, tmp_path) == told
-    with pytest.raises(CheckpointError, match="the tokenizer cannot be loaded"):
+    told(survives_text(policy, tmp_path))
+    with pytest.raises(CheckpointError, match="tokenizer"):
         survives_text(tmp_path / "nowhere", policy)

@@ -142,8 +142,10 @@ def test_auto_takes_the_dtype_of_the_checkpoint(tiny_reward, tmp_path, make_batc
     }
     np.testing.assert_array_equal(values["auto"], values["bfloat16"])
     assert (values["auto"] != values["float32"]).any()
-    with pytest.raises(ConfigError, match="float32, bfloat16, float16, auto"):
+    with pytest.raises(ConfigError) as caught:
         TorchEngine(tmp_path, Stage.REWARD, dtype="half")
+    assert caught.value.value == "half"
+    assert all(dtype in caught.value.allowed for dtype in values)
 
 
 def test_without_trl_logprobs_agree_to_1e_6(trl_step, tiny_policy, monkeypatch):
@@ -214,13 +216,13 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tiny_policy, tiny_reward, tmp
     with pytest.raises(CheckpointError, match=r"lacks lm_head\.weight"):
         TorchEngine(tiny_reward, Stage.REFERENCE)
     (tmp_path / "config.json").write_text((tiny_policy / "config.json").read_text())
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
+    with pytest.raises(CheckpointError, match="loaded"):
         TorchEngine(tmp_path, Stage.REFERENCE)
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
+    with pytest.raises(CheckpointError, match="loaded"):
         TorchEngine(tmp_path, Stage.REFERENCE)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
+    with pytest.raises(CheckpointError, match="loaded"):
         TorchEngine(tmp_path, Stage.REFERENCE)
 
 
@@ -231,8 +233,9 @@ def test_a_device_without_cuda_is_refused(tiny_policy):
         pytest.skip("this machine has CUDA")
     with pytest.raises(MissingToolError, match="CUDA"):
         TorchEngine(tiny_policy, Stage.REFERENCE, device="h100_sxm")
-    with pytest.raises(ConfigError, match=r"engine\.offload\.device = 'cuda:900': allowed is cpu"):
+    with pytest.raises(ConfigError, match="cpu") as caught:
         TorchEngine(tiny_policy, Stage.REFERENCE, device="l4", torch_device="cuda:900")
+    assert (caught.value.key, caught.value.value) == ("engine.offload.device", "cuda:900")
 
 
 def test_a_token_outside_the_vocabulary_is_an_engine_fault(tiny_policy, make_rows):

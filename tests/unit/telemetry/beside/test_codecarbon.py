@@ -99,8 +99,9 @@ def test_a_run_records_what_it_found_or_that_it_failed(package, tmp_path, text, 
 
 
 def test_it_needs_a_country():
-    with pytest.raises(ConfigError, match=r"accounting\.country = \(not given\)"):
+    with pytest.raises(ConfigError) as caught:
         validate_config({"accounting": {"beside": "codecarbon"}})
+    assert caught.value.key == "accounting.country"
 
 
 @pytest.mark.skipif(

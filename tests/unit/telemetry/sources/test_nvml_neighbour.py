@@ -87,9 +87,9 @@ def test_a_gpu_that_does_not_answer_is_left_out_where_others_suffice(
     source = opened(n_gpus=2)
     assert list(read(source)) == ["gpu0", "gpu2"]
     ((device_id, why),) = source.unread()
-    assert (device_id, why.partition(" (")[0]) == ("gpu1", "does not answer")
+    assert device_id == "gpu1"
     assert f"({ERROR_CLASSES[code].__name__}: {calls[0]}: " in why
-    assert why.endswith("is left out: devices.n_gpus counts no more GPUs than answer")
+    assert "devices.n_gpus" in why
 
 
 @each_code
@@ -106,8 +106,8 @@ def test_where_it_is_needed_its_figures_are_missing_until_it_answers(
         assert missing.error == ERROR_CLASSES[code].__name__
     ((device_id, why),) = source.unread()
     assert device_id == "gpu1"
-    assert (f"taken for {UUIDS[1]})" in why) == named
-    assert why.endswith("its energy is missing")
+    assert f"({ERROR_CLASSES[code].__name__}: " in why
+    assert (UUIDS[1] in why) == named
     assert [d.device_id for d in source.describe()] == ["gpu0", "gpu1", "gpu2"]
     fake_nvml.set("devices 3")
     source._retry_at_s = 0.0
@@ -124,7 +124,8 @@ def test_a_gpu_that_is_lost_but_for_its_name_is_left_out_too(fake_nvml, opened, 
     source = opened(n_gpus=2)
     assert list(read(source)) == ["gpu0", "gpu2"]
     ((device_id, why),) = source.unread()
-    assert (device_id, why.partition(": ")[0]) == ("gpu1", "does not answer (DeviceLost")
+    assert device_id == "gpu1"
+    assert "(DeviceLost: " in why
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_gpu_without_power_keeps_its_place(fake_nvml, opened, code, how):
     assert (sample.power_w, sample.error) == (None, ERROR_CLASSES[code].__name__)
     ((device_id, why),) = source.unread()
     assert device_id == "gpu1"
-    assert why.startswith(f"tells no power at the start ({ERROR_CLASSES[code].__name__}: nvml")
+    assert f"({ERROR_CLASSES[code].__name__}: nvml" in why
 
 
 @each_code
@@ -229,22 +230,20 @@ def test_where_cuda_sees_nothing_no_gpu_is_asked(fake_nvml, monkeypatch, tmp_pat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     trace = tmp_path / "trace"
     broken(fake_nvml, POWER["all"], 999, f"trace {trace}")
-    with pytest.raises(DriverError, match="CUDA_VISIBLE_DEVICES hides all GPUs"):
+    with pytest.raises(DriverError, match="CUDA_VISIBLE_DEVICES"):
         NvmlSource().open()
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("visible", ["garbage", "7", "0,1x"])
-def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(fake_nvml, monkeypatch, visible):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(fake_nvml, monkeypatch, told):
     broken(fake_nvml, IDENTITY["handle"], 15)
-    with pytest.raises(DriverError) as caught:
-        NvmlSource().open()
-    wrong = visible.rpartition(",")[2]
-    assert str(caught.value) == (
-        f"no GPU is called '{wrong}'; there are ['GPU-00000000-fake', 'GPU-00000002-fake']; "
-        "gpu1 does not answer (nvmlDeviceGetHandleByIndex: GPU is lost)"
-    )
+    lines = []
+    for visible in ("garbage", "7", "0,1x"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with pytest.raises(DriverError) as caught:
+            NvmlSource().open()
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 @pytest.mark.parametrize("visible", ["0,2,garbage,1", "0,2,7,1", "0,2,GPU-0000000,1"])
@@ -254,13 +253,13 @@ def test_what_stands_before_a_name_that_cuda_does_not_know_is_read(
     fake_nvml.set("devices 3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert list(read(opened())) == ["gpu0", "gpu2"]
-    with pytest.raises(DriverError, match=r"no GPU is called|several GPUs fit"):
+    with pytest.raises(DriverError, match=f"'{visible.split(',')[2]}'"):
         NvmlSource(visible.split(",")).open()  # by the config or the trainer
 
 
 def test_an_instance_that_cuda_alone_may_know_is_not_left_out(fake_nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,MIG-nobody")
-    with pytest.raises(DriverError, match="no GPU is called 'MIG-nobody'"):
+    with pytest.raises(DriverError, match="'MIG-nobody'"):
         NvmlSource().open()
 
 
@@ -296,5 +295,5 @@ def test_of_several_broken_gpus_each_name_stands_for_another(fake_nvml, opened):
     fake_nvml.set("devices 3", *(f"error nvmlDeviceGetUUID 999 {gpu}" for gpu in (0, 1)))
     source = opened([*UUIDS])
     assert tuple(d.device_id for d in source.describe()) == ("gpu0", "gpu1", "gpu2")
-    with pytest.raises(DriverError, match="no GPU is called 'GPU-more'"):
+    with pytest.raises(DriverError, match="'GPU-more'"):
         NvmlSource([*UUIDS, "GPU-more"]).open()

@@ -91,17 +91,18 @@ def test_gpus_by_name_whatever_cuda_sees(fake_nvml, monkeypatch, name):
     spec = SourceSpec((NvmlSourceConfig(),), MeteredDevice(gpus=(str(name),)))
     source, report = open_source(spec)
     assert [d.device_id for d in report.devices] == ["gpu1"]
-    assert report.devices[0].name == "Fake GPU 1 (whole GPU of 1 MIG instances)"
+    assert "1 MIG" in report.devices[0].name
     source.close()
 
 
-def test_a_gpu_that_is_not_there_is_named(fake_nvml):
+def test_a_gpu_that_is_not_there_is_named(fake_nvml, told):
     device = MeteredDevice(gpus=("GPU-00000001-fake", "GPU-beef"))
     source, report = open_source(SourceSpec((NvmlSourceConfig(),), device))
     assert (source, report.error) == (None, "DriverError")
     assert "'GPU-beef'" in report.refusals[0][1]
-    with pytest.raises(DriverError, match="no GPU is named"):
+    with pytest.raises(DriverError) as caught:
         NvmlSource([]).open()
+    told(str(caught.value))
 
 
 def test_one_lost_gpu_leaves_the_other_and_comes_back(source, fake_nvml):
@@ -167,7 +168,7 @@ def test_mig_instances_are_one_device_and_said_to_be(fake_nvml, monkeypatch):
     source = NvmlSource()
     source.open()
     assert tuple(d.device_id for d in source.describe()) == ("gpu0",)
-    assert "3 MIG instances" in source.describe()[0].name
+    assert "3 MIG" in source.describe()[0].name
     (sample,) = source.read()
     assert sample.power_w in (BASE_W, PEAK_W)
     assert sample.utilisation is None

@@ -231,7 +231,7 @@ def test_rapl_counter_that_falls_is_unknown_where_its_range_is(package):
         assert record.energy("cpu0", *window).energy_j is None
 
 
-def test_rapl_zones_of_one_counter_are_one_device(tmp_path):
+def test_rapl_zones_of_one_counter_are_one_device(tmp_path, told):
     """Dies of one socket, their memory, and a second view of the same name; and another socket."""
     names = {"0": "package-0-die-0", "0:0": "dram", "1": "package-0-die-1", "1:0": "dram"}
     own = {"2": ("package-1", "7000000"), "3": ("package-1", "9000000")}
@@ -251,12 +251,7 @@ def test_rapl_zones_of_one_counter_are_one_device(tmp_path):
         "cpu1-3",
         "dram0-die-0",
     )
-    assert [d.name for d in source.describe()] == [
-        "RAPL package-0-die-0 (shown as package-0-die-1 too)",
-        "RAPL package-1",
-        "RAPL package-1",
-        "RAPL dram (shown as dram too)",
-    ]
+    told("\n".join(d.name for d in source.describe()))
 
 
 def make_zone(folder, name):
@@ -375,34 +370,32 @@ def test_a_restart_goes_on_where_the_recording_was(tmp_path):
     assert at(0.5)["gpu0"].power_w == 200
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "why"),
-    [
-        ("0,gpu0,100,,\n1,gpu0,much,,\n", 3, "not a number"),
-        ("0,gpu0,100,\n", 2, "4 cells"),
-        ("0,gpu0,100,,\n0,gpu0,100,,\n", 3, "does not ascend"),
-        ("0,gpu0,-1,,\n", 2, "negative"),
-        ("0,gpu0,1,,1.5\n", 2, "above 1"),
-        ("0,gpu0,nan,,\n", 2, "not finite"),
-        ("0,gpu0,1000000,,\n1,gpu0,1e17,,\n", 3, r"power_w = 1e\+17 is above 1e\+06"),
-        ("0,gpu0,1,9.1e12,\n", 2, "energy_j = 9.1e.12 is above"),
-        (",gpu0,1,,\n", 2, "may not be empty"),
-        ("0,,1,,\n", 2, "may not be empty"),
-        ("", 2, "no readings"),
-    ],
-)
-def test_malformed_rows_are_named_by_file_and_line(tmp_path, text, line, why):
-    path = tmp_path / "power.csv"
-    path.write_text(HEADER + text)
-    with pytest.raises(DataError, match=why) as caught:
-        read_tracks(path)
-    assert str(caught.value).startswith(f"{path}:{line}:")
+def test_malformed_rows_are_named_by_file_and_line(tmp_path, told):
+    path, lines = tmp_path / "power.csv", []
+    for text in (
+        "0,gpu0,100,,\n1,gpu0,much,,\n",
+        "0,gpu0,100,\n",
+        "0,gpu0,100,,\n0,gpu0,100,,\n",
+        "0,gpu0,-1,,\n",
+        "0,gpu0,1,,1.5\n",
+        "0,gpu0,nan,,\n",
+        "0,gpu0,1000000,,\n1,gpu0,1e17,,\n",
+        "0,gpu0,1,9.1e12,\n",
+        ",gpu0,1,,\n",
+        "0,,1,,\n",
+        "",
+    ):
+        path.write_text(HEADER + text)
+        with pytest.raises(DataError) as caught:
+            read_tracks(path)
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_wrong_header_missing_file_and_binary(tmp_path):
     path = tmp_path / "power.csv"
     path.write_text("time,watts\n0,1\n")
-    with pytest.raises(DataError, match=r"csv:1: the header must be t_s,device_id"):
+    with pytest.raises(DataError, match=r"csv:1: .*t_s,device_id"):
         read_tracks(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="UTF-8"):

@@ -113,7 +113,7 @@ def test_a_step_without_weight_is_refused():
     task = ByTokens(no_tokens_at=1)
     (member,) = make("a", task)
     member.compute(order(task, 0, members="a"))
-    with pytest.raises(DataError, match=r"weight\(\) returned 0 for step 1"):
+    with pytest.raises(DataError, match=r"weight\(\) .* 0 .*step 1"):
         member.compute(order(task, 1, members="a"))
 
 
@@ -136,7 +136,7 @@ def test_layers_that_are_unfrozen_in_training_are_summed_too():
     assert len({one.digest(6) for one in members}) == 1
 
 
-def test_members_whose_weights_have_come_to_differ_end_the_training():
+def test_members_whose_weights_have_come_to_differ_end_the_training(told):
     class Counts(ToyTask):
         def before_update(self, model, optimizer, step):
             model.n_updates = getattr(model, "n_updates", 0) + 1
@@ -153,9 +153,10 @@ def test_members_whose_weights_have_come_to_differ_end_the_training():
         assert compute(members, task, step)[0].failure is None
     raised = compute(members, task, 3)
     assert {type(one) for one in raised} == {RunError}
-    assert "the weights of b, c differ from those of a" in str(raised[0])
-    with pytest.raises(ConfigError, match="at least 0"):
+    told("\n".join(sorted({str(one) for one in raised})))
+    with pytest.raises(ConfigError) as caught:
         MemberOptions(compare_every=-1)
+    assert (caught.value.key, caught.value.value) == ("compare_every", -1)
 
 
 def test_the_same_steps_give_the_same_bits_whatever_was_drawn_in_between():
@@ -180,7 +181,7 @@ def test_a_step_counts_only_when_it_is_committed():
     assert member.digest(1) != before
     member.settle(1)  # twice is no harm
     # The driver says that a step is committed which this member does not have.
-    with pytest.raises(EcorlError, match="applied 1 steps, and 3 are committed"):
+    with pytest.raises(EcorlError, match=r" 1 steps.* 3 "):
         member.compute(order(task, 3, members="a"))
 
 
@@ -214,7 +215,7 @@ def test_what_the_users_loss_raises_leaves_nothing_of_the_step_either():
     task = Odd()
     (member,) = make("a", task)
     before = member.digest(0)
-    with pytest.raises(DataError, match=r"shape \(\) for 3 rows"):
+    with pytest.raises(DataError, match=r"shape \(\).* 3 rows"):
         member.compute(order(task, 0, range(3), "a"))
     assert member.digest(0) == before
 
@@ -225,7 +226,7 @@ def test_an_update_that_has_failed_halfway_is_not_applied_twice():
     member.compute(order(task, 0, members="a"))
     with pytest.raises(ValueError, match="the user's own mistake"):
         member.settle(1)
-    with pytest.raises(EcorlError, match="a has applied a part of step 0"):
+    with pytest.raises(EcorlError, match="part of step 0"):
         member.snapshot(1)
 
 

@@ -137,7 +137,7 @@ def test_a_killed_peer_is_noticed_and_the_group_not_used_again(peer):
     with pytest.raises(CollectiveFailed):
         group.all_reduce(torch.ones(3))
     assert not group.is_usable
-    with pytest.raises(CollectiveFailed, match="was given up"):
+    with pytest.raises(CollectiveFailed, match="given up"):
         group.all_reduce(torch.ones(3))
 
 
@@ -162,7 +162,7 @@ def test_a_silent_peer_is_given_up_after_the_time_out(place):
 
 
 def test_a_group_whose_members_do_not_come_is_not_made(place):
-    with pytest.raises(CollectiveFailed, match="was not made"):
+    with pytest.raises(CollectiveFailed, match="not made"):
         ProcessGroup(place.spec("ab"), 0, GroupOptions(timeout_s=0.5), HOST)
 
 
@@ -185,10 +185,10 @@ def test_a_group_is_kept_under_its_members_until_one_is_gone(place):
     assert b.get("abc").rank == 1
     a.forget("c")
     assert a.get("ab") is kept
-    with pytest.raises(CollectiveFailed, match="no group of a, b, c"):
+    with pytest.raises(CollectiveFailed, match=r"\ba, b, c\b"):
         a.get("abc")
     a.abort("ab")
-    with pytest.raises(CollectiveFailed, match="no group of a, b"):
+    with pytest.raises(CollectiveFailed, match=r"\ba, b\b"):
         a.get("ab")
     assert not kept.is_usable
 
@@ -217,7 +217,7 @@ def test_an_abort_that_comes_late_leaves_a_newer_group(place):
 
 
 def test_back_ends_that_cannot_be_are_refused(place):
-    with pytest.raises(ConfigError, match="gloo or nccl"):
+    with pytest.raises(ConfigError, match=r"gloo .*nccl"):
         GroupOptions(backend="mpi")
     if not torch.distributed.is_nccl_available():
         with pytest.raises(MissingToolError, match="NCCL"):

@@ -171,7 +171,7 @@ def test_what_keeps_all_actors_from_coming_up_is_told(local, tmp_path, monkeypat
     plans = {(Point.LOADING, "member-1"): (dies, 0)}
     with (
         training(tmp_path, ToyTask(), drill=drill(plans)) as trainer,
-        pytest.raises(RunError, match="the last time: ModuleNotFoundError: No module named"),
+        pytest.raises(RunError, match="ModuleNotFoundError: "),
     ):
         trainer.train(1)
 
@@ -243,7 +243,7 @@ def test_a_member_that_is_slower_than_a_collective_may_take_is_given_the_time(
         result = trainer.train(2)
     assert result.widths == [2, 2]
     assert result.n_redone == 1
-    assert "from now on a collective may take 1.6 s" in result.faults[0].message
+    assert " 1.6 s" in result.faults[0].message
 
 
 def newest(folder):

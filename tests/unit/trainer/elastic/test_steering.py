@@ -146,10 +146,11 @@ def test_wishes_for_now_and_for_later_steps():
 
 @pytest.mark.parametrize("width", [-1, 5])
 def test_a_width_that_cannot_be_is_refused(width):
-    with pytest.raises(ConfigError, match="0 to max_width = 4"):
-        WidthWishes(width, max_width=4)
-    with pytest.raises(ConfigError, match="0 to max_width = 4"):
-        WidthWishes(1, max_width=4).ask(width)
+    for ask in (lambda: WidthWishes(width, max_width=4), lambda: WidthWishes(1, 4).ask(width)):
+        with pytest.raises(ConfigError) as caught:
+            ask()
+        assert caught.value.value == width
+        assert "max_width = 4" in caught.value.allowed
 
 
 class Keeper(Listed):
@@ -185,4 +186,4 @@ def test_a_memory_that_fails_is_told_and_does_not_end_the_training():
     assert steers.memory() is None
     steers.recall({})
     assert [kind for kind, _, _ in told] == [GONE, GONE]
-    assert told[1][2] == "what it remembers is lost: KeyError: 'kept'"
+    assert told[1][2].endswith(": KeyError: 'kept'")

@@ -23,12 +23,13 @@ def test_of_two_wishes_for_one_step_the_later_one_holds(widths):
 
 
 @pytest.mark.parametrize("booked", [((0, 5), (2, 8)), ((2, 8), (0, 5))])
-def test_nothing_can_be_asked_for_after_a_pause_that_would_never_end(booked):
+def test_nothing_can_be_asked_for_after_a_pause_that_would_never_end(booked, told):
     wishes = WidthWishes(1, 4)
     (first, at_step), second = booked
     wishes.ask(first, at_step)
-    with pytest.raises(ConfigError, match=r"at_step .*8.* none after the pause at step 5"):
+    with pytest.raises(ConfigError) as caught:
         wishes.ask(*second)
+    told(str(caught.value))
     # What was asked for before it still holds.
     assert due(wishes, at_step) == [first]
 

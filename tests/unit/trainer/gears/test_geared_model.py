@@ -187,15 +187,14 @@ def test_a_framework_s_own_forward_is_put_back():
 
 
 def test_a_model_without_such_layers_is_refused_fp8():
-    with pytest.raises(
-        ConfigError, match="no linear layer of which both sizes are multiples of 16"
-    ):
+    with pytest.raises(ConfigError, match="multiples of 16"):
         GearedModel(nn.Linear(7, 5), Gear.FP32, GearSupport((Gear.BF16, Gear.FP8), (Gear.FP8,)))
 
 
-def test_a_device_without_fp8_is_refused_or_simulates_it():
-    with pytest.raises(ConfigError, match="it saves nothing"):
+def test_a_device_without_fp8_is_refused_or_simulates_it(told):
+    with pytest.raises(ConfigError) as caught:
         supported(ALL, CPU, may_simulate_fp8=False)
+    told(str(caught.value))
     assert supported(ALL, CPU, may_simulate_fp8=True).simulated == (Gear.FP8,)
 
 

@@ -122,7 +122,7 @@ def test_sparse_gradients_are_refused_as_torch_refuses_them():
     weight = torch.nn.Parameter(torch.ones(3))
     weight.grad = torch.sparse_coo_tensor([[1]], [2.0], (3,))
     optimizer = PrecisionAdaptiveAdamW([weight], gamma=2.0)
-    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+    with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
     # The user's numbers are back in the group, whatever happened.
     assert optimizer.param_groups[0]["lr"] == 1e-3

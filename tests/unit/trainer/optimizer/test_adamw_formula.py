@@ -138,7 +138,7 @@ def test_each_group_has_its_own_gamma(trial):
 @pytest.mark.parametrize("gamma", [0.999, 0.0, -1.0, math.nan, math.inf])
 def test_a_gamma_that_would_hurry_is_refused_everywhere(trial, gamma):
     weights = trial.weights()
-    with pytest.raises(ValueError, match=r"gamma = .*finite number, 1 or more"):
+    with pytest.raises(ValueError, match=f"gamma = {gamma}"):
         PrecisionAdaptiveAdamW(weights, gamma=gamma)
     with pytest.raises(ValueError, match="gamma"):
         PrecisionAdaptiveAdamW([{"params": weights, "gamma": gamma}])
@@ -152,5 +152,5 @@ def test_a_gamma_that_would_hurry_is_refused_everywhere(trial, gamma):
 
 
 def test_an_unknown_form_is_refused(trial):
-    with pytest.raises(ValueError, match=r"form = 'printed'.*'decelerate' or 'literal'"):
+    with pytest.raises(ValueError, match=r"'printed'.*'decelerate'.*'literal'"):
         PrecisionAdaptiveAdamW(trial.weights(), form="printed")

@@ -306,5 +306,5 @@ def test_gamma_is_never_below_one():
 
 
 def test_one_micro_batch_has_no_variance():
-    with pytest.raises(ValueError, match="1 micro-batches: a variance needs two"):
+    with pytest.raises(ValueError, match="1 micro-batches"):
         Switched(torch.ones(1, 3), torch.ones(1, 3)).noise()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from ecorl.engines.fpga.bitstream.manifest import (
     write_manifest,
 )
 from ecorl.engines.fpga.bitstream.xclbin import write_container
+from ecorl.engines.fpga.csim.build import kernels_digest
 from ecorl.engines.fpga.kernels.banks import PLATFORM, card_memory
 from ecorl.engines.fpga.kernels.interfaces import kernel_interfaces, shape_limits
 from ecorl.engines.models.decoder_config import read_config_file
@@ -115,48 +117,42 @@ def test_a_cards_own_name_is_compared_with_the_platform(card, same):
 # ---- what is refused ----------------------------------------------------------------------------
 
 
-def test_a_file_without_a_manifest_is_refused(csim):
+def test_a_file_without_a_manifest_is_refused(csim, told):
     manifest_path(csim).unlink()
-    told = "its manifest ecorl.csim.json, which make bitstream writes beside it, is not there"
-    assert refused(csim) == f"{csim}: {told}"
+    told(refused(csim))
 
 
-def test_a_changed_file_is_refused(csim):
+def test_a_changed_file_is_refused(csim, told):
     data = bytearray(csim.read_bytes())
     data[-9] ^= 1
     csim.write_bytes(data)
-    assert "is not the file that its manifest is of: SHA-256" in refused(csim)
+    stated = read_manifest(manifest_path(csim)).sha256
+    found = hashlib.sha256(data).hexdigest()
+    told(refused(csim), found=found[:12], stated=stated[:12])
 
 
-def test_an_absent_file_is_refused(csim):
+def test_an_absent_file_is_refused(csim, told):
     csim.unlink()
-    assert refused(csim) == f"{csim}: there is no such file"
+    line = refused(csim)
+    told(line)
     manifest_path(csim).unlink()  # then too it is the file that is missing first
-    assert refused(csim) == f"{csim}: there is no such file"
-
-
-def test_a_file_under_anothers_manifest_is_refused(csim):
-    edit(csim, file="other.csim.xclbin")
-    assert "is the manifest of other.csim.xclbin" in refused(csim)
-
-
-def test_what_was_never_built_is_refused(csim):
-    edit(csim, built=False)
-    assert "built = false" in refused(csim)
+    assert refused(csim) == line
 
 
 def test_another_platform_is_refused(csim):
     line = refused(csim, platform="xilinx_u280_gen3x16_xdma_base_1")
-    assert f"is for {PLATFORM}, and the card is a xilinx_u280_gen3x16_xdma_base_1" in line
+    assert PLATFORM in line
+    assert "xilinx_u280_gen3x16_xdma_base_1" in line
 
 
-def test_other_kernel_sources_are_refused(csim):
-    edit(csim, kernels_digest="sha256:" + "0" * 64)
-    assert "built from other kernel sources" in refused(csim)
-
-
-def test_an_emulations_file_is_refused_by_a_card(csim):
-    assert "is for emulation (target = csim)" in refused(csim, emulated=False)
+def test_an_emulations_file_and_a_cards_are_not_taken_for_each_other(csim, card_file, told):
+    lines = [refused(csim, emulated=False), refused(card_file)]
+    edit(csim, target="hw")  # neither header nor name change with it
+    lines.append(refused(csim, emulated=False))
+    renamed = csim.with_name("renamed.hw.xclbin")
+    renamed.write_bytes(csim.read_bytes())
+    write_manifest(manifest_of(renamed, BitstreamTarget.HW), manifest_path(renamed))
+    told("\n".join([*lines, refused(renamed, emulated=False)]))
 
 
 @pytest.mark.parametrize(
@@ -167,38 +163,19 @@ def test_vitis_emulations_are_for_amds_tools_alone(tmp_path, target, mode, emula
     path = tmp_path / f"ecorl.{target}.xclbin"
     path.write_bytes(_xclbin(mode, 245))
     write_manifest(manifest_of(path, target, clock_mhz=245.0), manifest_path(path))
-    line = refused(path, emulated=emulated)
-    assert f"(target = {target}) with AMD's tools alone" in line
+    assert f"(target = {target})" in refused(path, emulated=emulated)
 
 
-def test_a_cards_file_is_refused_in_emulation(card_file):
-    assert "is for a card" in refused(card_file)
-
-
-def test_a_manifest_cannot_make_an_emulation_a_cards_file(csim):
-    """Neither header nor name change when somebody edits the manifest."""
-    edit(csim, target="hw")
-    assert "name and header do not (mode SW_EMU)" in refused(csim, emulated=False)
-    renamed = csim.with_name("ecorl.hw.xclbin")
-    renamed.write_bytes(csim.read_bytes())
-    write_manifest(manifest_of(renamed, BitstreamTarget.HW), manifest_path(renamed))
-    assert "name and header do not (mode SW_EMU)" in refused(renamed, emulated=False)
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"hidden_size": 16384}, "hidden_size = 16,384: the kernels take at most 8,192"),
-        ({"intermediate_size": 11000}, "at most 32,768 and a multiple of 16"),
-        ({"num_attention_heads": 512, "num_key_value_heads": 8, "head_dim": 16},
-         "num_attention_heads = 512: the kernels take at most 256"),
-        ({"head_dim": 256}, "head_dim = 256: the kernels take at most 128 and a multiple of 16"),
-        ({"head_dim": 72}, "head_dim = 72: the kernels take at most 128 and a multiple of 16"),
-        ({"vocab_size": 262145}, "vocab_size = 262,145: the kernels take at most 262,144"),
-    ],
-)  # fmt: skip
-def test_a_model_beyond_the_limits_is_refused(csim, model, changes, line):
-    assert line in refused(csim, model=model(**changes))
+def test_a_model_beyond_the_limits_is_refused(csim, model, told):
+    beyond = (
+        {"hidden_size": 16384},
+        {"intermediate_size": 11000},
+        {"num_attention_heads": 512, "num_key_value_heads": 8, "head_dim": 16},
+        {"head_dim": 256},
+        {"head_dim": 72},
+        {"vocab_size": 262145},
+    )
+    told("\n".join(refused(csim, model=model(**changes)) for changes in beyond))
 
 
 def test_a_reward_model_may_have_any_vocabulary(csim, model):
@@ -206,52 +183,56 @@ def test_a_reward_model_may_have_any_vocabulary(csim, model):
     check_bitstream(csim, platform=None, model=config, emulated=True)
 
 
-@pytest.mark.parametrize("hidden", [2048, 1 << 20])
-def test_limits_that_the_sources_do_not_have_are_refused(csim, hidden):
-    edit(csim, limits={**asdict(shape_limits()), "hidden": hidden})
-    assert "limits are not those of its kernel sources" in refused(csim)
-
-
-def test_a_platform_that_the_file_does_not_have_is_refused(csim):
-    other = "xilinx_u250_gen3x16_xdma_3_1_202020_1"
-    edit(csim, platform=other)
-    line = refused(csim, platform=other)
-    assert f"platform = {other!r}: the file is for {PLATFORM!r}" in line
+def test_a_manifest_that_does_not_fit_its_file_is_refused(csim, told):
+    limits = asdict(shape_limits())
+    others = (
+        {"file": "other.csim.xclbin"},
+        {"built": False},
+        {"kernels_digest": "sha256:" + "0" * 64},
+        {"limits": {**limits, "hidden": 2048}},
+        {"limits": {**limits, "hidden": 1 << 20}},
+        {"platform": "xilinx_u250_gen3x16_xdma_3_1_202020_1"},
+        {"clock_mhz": 245},
+        {"provenance": None},
+        {"provenance": "synthesised"},
+    )
+    lines, before = [], manifest_path(csim).read_text()
+    for changes in others:
+        edit(csim, **changes)
+        lines.append(refused(csim, platform=changes.get("platform")))
+        manifest_path(csim).write_text(before)
+    told("\n".join(lines), installed=kernels_digest()[:19])
 
 
 @pytest.mark.parametrize("clock_mhz", [None, 300])
-def test_a_clock_that_the_file_does_not_have_is_refused(csim, card_file, clock_mhz):
+def test_a_clock_that_a_cards_file_does_not_have_is_refused(card_file, clock_mhz):
     edit(card_file, clock_mhz=clock_mhz)
-    assert ": the file has 245.0" in refused(card_file, emulated=False)
-    edit(csim, clock_mhz=245)
-    assert "clock_mhz = 245.0: the file has None" in refused(csim)
+    line = refused(card_file, emulated=False)
+    assert "clock_mhz = " in line
+    assert line.endswith(" 245.0")
 
 
-@pytest.mark.parametrize("provenance", [None, "synthesised"])
-def test_an_emulation_calls_itself_nothing_else(csim, provenance):
-    edit(csim, provenance=provenance)
-    assert f"provenance = {provenance!r}: with target = csim" in refused(csim)
-
-
-def test_synthesised_is_what_every_kernels_report_stands_behind(card_file):
+def test_synthesised_is_what_every_kernels_report_stands_behind(card_file, told):
     reports = {kernel.kernel: [] for kernel in kernel_interfaces()}
     edit(card_file, provenance="synthesised", synthesis=reports)
     check_bitstream(card_file, platform=None, model=None, emulated=False)
     del reports["mha_int8"]
+    lines = set()
     for synthesis in (reports, {}, None):
         edit(card_file, synthesis=synthesis)
-        assert "it is None" in refused(card_file, emulated=False)
+        lines.add(refused(card_file, emulated=False))
     edit(card_file, provenance="emulated")
-    assert "it is None" in refused(card_file, emulated=False)
+    told("\n".join([*lines, refused(card_file, emulated=False)]))
 
 
-def test_a_design_that_misses_its_timing_is_refused(card_file, caplog):
+def test_a_design_that_misses_its_timing_is_refused(card_file, caplog, told):
     edit(card_file, timing_met=False)
-    assert "timing_met = false: a design that misses" in refused(card_file, emulated=False)
+    told(refused(card_file, emulated=False))
     edit(card_file, timing_met=None)
     check_bitstream(card_file, platform=None, model=None, emulated=False)
     (record,) = caplog.records
-    assert (record.levelname, "timing_met = null" in record.message) == ("WARNING", True)
+    assert record.levelname == "WARNING"
+    told(record.message, "of a file without a report")
 
 
 def test_a_timing_that_is_met_or_emulated_is_taken_without_a_word(csim, card_file, caplog):
@@ -260,12 +241,12 @@ def test_a_timing_that_is_met_or_emulated_is_taken_without_a_word(csim, card_fil
     assert not caplog.records
 
 
-@pytest.mark.parametrize("name", ["", ".", "/", "..", "folder", "folder.xclbin"])
-def test_a_folder_is_refused(tmp_path, monkeypatch, name):
+def test_a_folder_is_refused(tmp_path, monkeypatch, told):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder.xclbin").mkdir()
-    assert "is a folder: a bitstream is a file" in refused(Path(name))
+    names = ("", ".", "/", "..", "folder", "folder.xclbin")
+    told("\n".join(refused(Path(name)) for name in names))
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "\udcff", "there/x.xclbin", "..."])
@@ -277,38 +258,39 @@ def test_a_path_of_nothing_is_refused(tmp_path, monkeypatch, name):
 # ---- manifests ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"format": 2}, "format = 2: allowed is 1"),
-        ({"target": "fpga"}, "target = 'fpga': allowed is one of csim, sw_emu, hw_emu, hw"),
-        ({"target": ["hw"]}, "target = ['hw']"),
-        ({"built": "yes"}, "built = 'yes': allowed is true or false"),
-        ({"timing_met": 1}, "timing_met = 1: allowed is true or false"),
-        ({"sha256": None}, "sha256 = None: allowed is a text"),
-        ({"target_clock_mhz": 0}, "target_clock_mhz = 0: allowed is a number from 1 to 1,000"),
-        ({"target_clock_mhz": 10**40}, "allowed is a number from 1 to 1,000, in MHz"),
-        ({"clock_mhz": 1e-9}, "clock_mhz = 1e-09: allowed is a number from 1 to 1,000"),
-        ({"clock_mhz": "fast"}, "clock_mhz = 'fast'"),
-        ({"limits": {"hidden": 1}}, "allowed is whole numbers above 0"),
-        ({"utilisation": [1]}, "utilisation = [1]"),
-        ({"utilisation": {"lut": {"used": -5}}}, "by kind, none below 0"),
-        ({"utilisation": {"lut": {"used": 1e300}}}, "by kind, none below 0"),
-        ({"utilisation": {"lut": {"x": 1}}}, "allowed is null, or used, available and percent"),
-        ({"synthesis": {"gemm_int8": "ok"}}, "synthesis = "),
-        ({"provenance": "measured"}, "provenance = 'measured': allowed is emulated, synthesised"),
-        ({"colour": "red"}, "colour is missing or not known"),
-    ],
-)
-def test_a_malformed_manifest_is_refused(csim, changes, line):
-    edit(csim, **changes)
-    assert line in refused(csim)
+def test_a_malformed_manifest_is_refused(csim, told):
+    malformed = (
+        {"format": 2},
+        {"target": "fpga"},
+        {"target": ["hw"]},
+        {"built": "yes"},
+        {"timing_met": 1},
+        {"sha256": None},
+        {"target_clock_mhz": 0},
+        {"target_clock_mhz": 10**40},
+        {"clock_mhz": 1e-9},
+        {"clock_mhz": "fast"},
+        {"limits": {"hidden": 1}},
+        {"utilisation": [1]},
+        {"utilisation": {"lut": {"used": -5}}},
+        {"utilisation": {"lut": {"used": 1e300}}},
+        {"utilisation": {"lut": {"x": 1}}},
+        {"synthesis": {"gemm_int8": "ok"}},
+        {"provenance": "measured"},
+        {"colour": "red"},
+    )
+    lines, before = [], manifest_path(csim).read_text()
+    for changes in malformed:
+        edit(csim, **changes)
+        lines.append(refused(csim))
+        manifest_path(csim).write_text(before)
+    told("\n".join(lines))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "NaN", '{"format": 1}', "[" * 100_000])
 def test_what_is_no_manifest_is_refused(csim, text):
     manifest_path(csim).write_text(text)
-    assert "is no manifest" in refused(csim)
+    assert "no manifest" in refused(csim)
 
 
 JSON = st.recursive(

@@ -12,6 +12,7 @@ import pytest
 
 from ecorl.engines.fpga.bitstream import build as bitstream_build
 from ecorl.engines.fpga.bitstream.build import LOCK, BuildRequest, build_bitstream
+from ecorl.engines.fpga.bitstream.csynth import Deviation
 from ecorl.engines.fpga.bitstream.manifest import (
     BitstreamTarget,
     check_bitstream,
@@ -72,7 +73,7 @@ def test_a_product_is_put_in_place_under_the_lock_of_its_folder(
     # The hash is of what this build made, so that the mixture is refused.
     made = own.product.read_bytes().removesuffix(b"of another")
     assert manifest.sha256 == hashlib.sha256(made).hexdigest()
-    with pytest.raises(BitstreamError, match="is not the file that its manifest is of"):
+    with pytest.raises(BitstreamError, match="SHA-256"):
         check_bitstream(own.product, platform=None, model=None, emulated=True)
 
 
@@ -167,10 +168,10 @@ def test_simulations_run_before_and_after_synthesis(fake, make_request):
     assert len(fake.calls) == 3 * len(KERNELS) + 2
 
 
-def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, make_request):
-    told, own = [], make_request("sw_emu")
-    build_bitstream(own, told.append)
-    assert not any("deprecates" in line for line in told)
+def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, make_request, told):
+    said, own = [], make_request("sw_emu")
+    build_bitstream(own, said.append)
+    assert not any("deprecates" in line for line in said)
     root, folder = kernel_root(), own.folder
     assert fake.calls[0] == [
         "v++", "-c", "-t", "sw_emu", "--platform", str(fake.xpfm), "-k", "gemm_int8_krnl",
@@ -179,8 +180,9 @@ def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, make_request):
     ]  # fmt: skip
     assert "--kernel_frequency" not in fake.calls[-2]
     fake.behave(release="2024.2")
-    build_bitstream(own, told.append)
-    assert any("AMD deprecates sw_emu from Vitis 2024.2" in line for line in told)
+    build_bitstream(own, said.append)
+    (line,) = (line for line in said if "deprecates" in line)
+    told(line)
     assert read_manifest(manifest_path(own.product)).provenance == "emulated"
 
 
@@ -193,14 +195,14 @@ def test_a_platform_may_be_named_by_its_file(fake, make_request, monkeypatch):
 # ---- what is missing ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["sw_emu", "hw_emu", "hw"])
 def test_without_vitis_one_line_says_so_and_nothing_is_left(
-    make_request, target, monkeypatch, tmp_path
+    make_request, monkeypatch, tmp_path, told
 ):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(MissingToolError, match=r"v\+\+.* of Vitis (is|are) not on PATH") as caught:
-        build_bitstream(make_request(target), lambda line: None)
-    assert "\n" not in str(caught.value)
+    for target in ("sw_emu", "hw_emu", "hw"):
+        with pytest.raises(MissingToolError) as caught:
+            build_bitstream(make_request(target), lambda line: None)
+        told(str(caught.value), target)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -210,27 +212,25 @@ def test_without_vitis_one_line_says_so_and_nothing_is_left(
 )
 def test_each_missing_tool_is_named(fake, make_request, tool, target, checks):
     (fake.bin / tool).unlink()
-    with pytest.raises(MissingToolError, match=f"^{tool.replace('+', '[+]')} of Vitis"):
+    with pytest.raises(MissingToolError, match=f"^{tool.replace('+', '[+]')} "):
         build_bitstream(make_request(target, checks=checks), lambda line: None)
     assert fake.calls == []
 
 
 def test_without_the_platform_one_line_says_so_and_nothing_is_left(fake, make_request):
     own = make_request("hw", platform="xilinx_u55c_gen3x16_xdma_2_202110_1")
-    with pytest.raises(MissingToolError, match="platform xilinx_u55c_gen3x16_xdma_2_202110_1 is"):
+    with pytest.raises(MissingToolError, match=own.platform):
         build_bitstream(own, lambda line: None)
     assert not own.out.exists()
     assert not own.work.exists()
 
 
-@pytest.mark.parametrize(
-    ("release", "line"),
-    [("2023.2", r"v\+\+ 2023.2 is too old: Vitis 2024.1 or later"), ("next", "does not say a rel")],
-)
-def test_an_old_or_odd_release_is_refused(fake, make_request, release, line):
+@pytest.mark.parametrize("release", ["2023.2", "next"])
+def test_an_old_or_odd_release_is_refused(fake, make_request, release, told):
     fake.behave(release=release)
-    with pytest.raises(MissingToolError, match=line):
+    with pytest.raises(MissingToolError) as caught:
         build_bitstream(make_request("hw"), lambda line: None)
+    told(str(caught.value))
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------
@@ -255,11 +255,12 @@ def test_a_failing_step_gives_its_first_error_and_its_log(fake, make_request, st
 
 
 @pytest.mark.parametrize("step", ["gemm_int8.hls", "link", "emconfig"])
-def test_a_step_that_leaves_nothing_is_a_failure(fake, make_request, step):
+def test_a_step_that_leaves_nothing_is_a_failure(fake, make_request, step, told):
     fake.behave(nothing=step)
     own = make_request("hw_emu")
-    with pytest.raises(BuildError, match=r"ended well but left no .*; log: "):
+    with pytest.raises(BuildError) as caught:
         build_bitstream(own, lambda line: None)
+    told(str(caught.value))
     assert products(own) == []
 
 
@@ -267,16 +268,17 @@ def test_what_a_build_before_left_does_not_pass_for_this_ones(fake, make_request
     own = make_request("hw_emu")
     before = build_bitstream(own, lambda line: None)
     fake.behave(nothing="emconfig")
-    with pytest.raises(BuildError, match=r"left no emconfig.json"):
+    with pytest.raises(BuildError, match=r"emconfig\.json"):
         build_bitstream(own, lambda line: None)
     assert read_manifest(manifest_path(own.product)) == before
 
 
-def test_half_an_xclbin_is_not_kept(fake, make_request):
+def test_half_an_xclbin_is_not_kept(fake, make_request, told):
     fake.behave(cut=True)
     own = make_request("hw")
-    with pytest.raises(BuildError, match=r"left no whole xclbin: .* is cut off"):
+    with pytest.raises(BuildError) as caught:
         build_bitstream(own, lambda line: None)
+    told(str(caught.value))
     assert products(own) == []
 
 
@@ -301,50 +303,52 @@ def test_a_missed_clock_is_kept_and_said(fake, make_request):
     assert products(own) == ["ecorl.hw.json", "ecorl.hw.xclbin"]
 
 
-def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(fake, make_request):
-    own, told = make_request("hw"), []
+def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(fake, make_request, told):
+    own, said = make_request("hw"), []
     fake.behave(timing="none", damaged="utilisation", no_csynth="mha_int8")
-    manifest = build_bitstream(own, told.append)
+    manifest = build_bitstream(own, said.append)
     assert (manifest.timing_met, manifest.utilisation) == (None, None)
     assert set(manifest.synthesis) == set(KERNELS) - {"mha_int8"}
     assert manifest.provenance is None
-    assert [line for line in told if line.startswith("left out of the manifest: ")]
+    told("\n".join(line for line in said if "left out" in line))
     fake.behave(damaged="csynth")
-    manifest = build_bitstream(own, told.append)
+    manifest = build_bitstream(own, said.append)
     assert (manifest.synthesis, manifest.provenance) == (None, None)
     fake.behave(damaged="timing")
-    manifest = build_bitstream(own, told.append)
+    manifest = build_bitstream(own, said.append)
     assert (manifest.timing_met, manifest.provenance) == (None, "synthesised")
 
 
 def test_a_kernel_that_falls_short_of_its_qor_is_named(fake, make_request):
     fake.behave(slow_loop="gemm_int8")
     manifest = build_bitstream(make_request("hw"), lambda line: None)
-    assert manifest.synthesis["gemm_int8"] == ("LOAD_A: initiation interval 2, expected 1",)
+    assert manifest.synthesis["gemm_int8"] == (str(Deviation("loop", "LOAD_A", 1, 2)),)
     assert manifest.synthesis["vector_ops"] == ()
 
 
-def test_sources_that_change_during_a_build_end_it(fake, make_request, monkeypatch):
+def test_sources_that_change_during_a_build_end_it(fake, make_request, monkeypatch, told):
     digests = iter(["sha256:a", "sha256:b"])
     monkeypatch.setattr(bitstream_build, "kernels_digest", lambda: next(digests))
     own = make_request("hw")
-    with pytest.raises(BuildError, match="sources changed during the build"):
+    with pytest.raises(BuildError) as caught:
         build_bitstream(own, lambda line: None)
+    told(str(caught.value))
     assert products(own) == []
 
 
 def test_kernels_that_disagree_on_the_clock_are_refused(fake, make_request, monkeypatch):
     clocks = iter([("part", 245.0), ("part", 300.0)] * 3)
     monkeypatch.setattr(bitstream_build.vitis, "part_and_clock", lambda folder: next(clocks))
-    with pytest.raises(BuildError, match="disagree on part or clock: part at 245 MHz, part at 300"):
+    with pytest.raises(BuildError, match=r"245 MHz.*300 MHz"):
         build_bitstream(make_request("hw"), lambda line: None)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(fake, make_request):
+def test_a_folder_that_cannot_be_written_is_one_line(fake, make_request, told):
     own = make_request("hw")
     own.out.write_text("a file")
-    with pytest.raises(ConfigError, match="allowed is a place that can be written"):
+    with pytest.raises(ConfigError) as caught:
         build_bitstream(own, lambda line: None)
+    told(str(caught.value))
 
 
 def test_the_record_of_the_fake_is_that_of_its_calls(fake):
@@ -354,7 +358,7 @@ def test_the_record_of_the_fake_is_that_of_its_calls(fake):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "ERROR: [v++ 60-602]" in done.stdout
+    assert "[v++ 60-602]" in done.stdout
     assert json.loads((fake.bin / "calls.jsonl").read_text()) == [
         "v++", "-l", "-t", "hw", "--invented"]  # fmt: skip
 

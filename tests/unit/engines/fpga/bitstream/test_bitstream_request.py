@@ -27,9 +27,8 @@ def refused(own: bitstream_order.BuildRequest) -> str:
     return str(caught.value)
 
 
-def test_simulations_are_refused_where_there_is_no_synthesis(make_request):
-    line = refused(make_request("sw_emu", checks=("csim",)))
-    assert line == "--check = 'csim': allowed is none with target sw_emu"
+def test_simulations_are_refused_where_there_is_no_synthesis(make_request, told):
+    told(refused(make_request("sw_emu", checks=("csim",))))
 
 
 # ---- platforms ---------------------------------------------------------------------------------
@@ -38,7 +37,8 @@ def test_simulations_are_refused_where_there_is_no_synthesis(make_request):
 @pytest.mark.parametrize("other", ["xilinx_u55c_gen3x16_xdma_2_202110_1", "platform_a"])
 def test_the_simulation_is_of_one_platform(make_request, other):
     line = refused(make_request("csim", platform=other))
-    assert line.startswith(f"--platform = {other!r}: allowed is {PLATFORM} with target csim")
+    assert line.startswith(f"--platform = {other!r}: ")
+    assert f" {PLATFORM} " in line
 
 
 @pytest.mark.parametrize("target", VITIS)
@@ -47,18 +47,19 @@ def test_a_platform_of_another_card_is_refused(fake, make_request, tmp_path, tar
     """Though it is installed."""
     FakeVitis(tmp_path / "more", other).xpfm.parent.rename(fake.platforms / other)
     line = refused(make_request(target, platform=other))
-    assert f"--platform = {other!r}: allowed is one for a u55c, such as {PLATFORM}" in line
+    assert f"--platform = {other!r}: " in line
+    assert PLATFORM in line
     assert fake.calls == []
 
 
-@pytest.mark.parametrize("target", ["csim", "hw"])
-@pytest.mark.parametrize(
-    "name",
-    ["xilinx_u55c_" + "1" * 52, "xilinx_u55c_\udcff", "xilinx u55c", "xilinx_u55c_é", "a\nb_u55c",
-     "/there/\udcff/xilinx_u55c_gen3x16_xdma_3_202210_1.xpfm"],
-)  # fmt: skip
-def test_what_is_no_platforms_name_is_refused(make_request, target, name):
-    assert "allowed is a name of at most 63 letters" in refused(make_request(target, platform=name))
+def test_what_is_no_platforms_name_is_refused(make_request, told):
+    names = (
+        "xilinx_u55c_" + "1" * 52, "xilinx_u55c_\udcff", "xilinx u55c", "xilinx_u55c_é",
+        "a\nb_u55c", "/there/\udcff/xilinx_u55c_gen3x16_xdma_3_202210_1.xpfm",
+    )  # fmt: skip
+    lines = [refused(make_request("csim", platform=name)) for name in names]
+    assert [refused(make_request("hw", platform=name)) for name in names] == lines
+    told("\n".join(lines))
 
 
 # ---- paths -------------------------------------------------------------------------------------
@@ -72,25 +73,23 @@ def test_paths_that_vitis_would_split_are_refused(fake, make_request, tmp_path, 
     own = replace(own, **{key: tmp_path / name / key})
     line = refused(own)
     path = str(tmp_path / name / key)
-    assert line.startswith(f"--{key} = {path!r}: allowed is a path without spaces")
+    assert line.startswith(f"--{key} = {path!r}: ")
     assert fake.calls == []
 
 
-def test_a_link_to_such_a_path_is_refused(fake, make_request, tmp_path):
+def test_a_link_to_such_a_path_is_refused(fake, make_request, tmp_path, told):
     (tmp_path / "a b").mkdir()
     (tmp_path / "plain").symlink_to(tmp_path / "a b")
     own = make_request("hw")
     own = replace(own, **{"work": tmp_path / "plain" / "work"})
-    assert "--work = " in refused(own)
+    told(refused(own))
 
 
 def test_kernel_sources_at_such_a_path_are_refused(fake, make_request, tmp_path, monkeypatch):
     root = tmp_path / "my kernels"
     shutil.copytree(kernel_root(), root, ignore=shutil.ignore_patterns("*.o", "__pycache__"))
     monkeypatch.setattr(bitstream_order, "kernel_root", lambda: root)
-    assert refused(make_request("hw")).startswith(
-        f"kernel sources = {str(root)!r}: allowed is a path"
-    )
+    assert repr(str(root)) in refused(make_request("hw"))
 
 
 def test_the_simulation_takes_any_path(make_request, tmp_path, require_tool):

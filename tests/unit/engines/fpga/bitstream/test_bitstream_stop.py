@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,9 +31,7 @@ def test_a_build_that_is_stopped_takes_its_tools_with_it(fake, make_request, sig
     assert process.returncode != 0
     if sign in (signal.SIGTERM, signal.SIGHUP):
         log = own.folder / "logs" / "link.log"
-        assert err.splitlines()[-1].endswith(
-            f"BuildError: v++ was stopped by {sign.name}; log: {log}"
-        )
+        assert re.search(rf"BuildError: v\+\+ .*{sign.name}.* {log}$", err.splitlines()[-1])
     if sign is not signal.SIGKILL:  # then nobody is left to wait for
         assert not _running(str(own.folder))
     _until(lambda: not _running(str(own.folder)))
@@ -64,15 +63,15 @@ def test_a_signal_that_is_ignored_stops_nothing(fake, make_request):
     assert own.product.exists()
 
 
-def test_handlers_are_as_before_after_a_step(tmp_path):
+def test_handlers_are_as_before_after_a_step(tmp_path, told):
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     run_step(["/bin/true"], tmp_path / "log", tmp_path)
-    with pytest.raises(BuildError, match=r"^sh failed: exit code 3; log"):
-        run_step(["/bin/sh", "-c", "exit 3"], tmp_path / "log", tmp_path)
-    with pytest.raises(BuildError, match=r"^x failed: ERROR: x cannot be run: No such file"):
-        run_step(["x"], tmp_path / "log", tmp_path)
-    with pytest.raises(BuildError, match=r"^sh was stopped by SIGTERM; log: "):
-        run_step(["/bin/sh", "-c", f"kill {os.getpid()}; sleep 600"], tmp_path / "log", tmp_path)
+    lines = []
+    for command in (["sh", "-c", "exit 3"], ["x"], ["sh", "-c", f"kill {os.getpid()}; sleep 600"]):
+        with pytest.raises(BuildError) as caught:
+            run_step(command, tmp_path / "log", tmp_path)
+        lines.append(str(caught.value))
+    told("\n".join(lines))
     assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 

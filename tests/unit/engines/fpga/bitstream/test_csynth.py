@@ -99,35 +99,34 @@ def test_a_truncated_file_is_refused(written, share):
     path = written(CSYNTH[: int(share * len(CSYNTH))])
     with pytest.raises(SynthesisReportError) as error:
         read_csynth(path)
-    assert one_line(error).startswith(f"{path}: no whole XML")
+    assert one_line(error).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("TopModelName", "Other", "no <TopModelName>"),
-        ("PerformanceEstimates", "Other", "no <PerformanceEstimates>"),
-        ("Resources>", "Other>", "no <AreaEstimates/Resources>"),
-        ("<DSP>2048", "<DSP>many", "Resources/DSP> = 'many': allowed is a whole number"),
-        ("<PipelineII>1", "<PipelineII>1.5", "<PipelineII> = '1.5'"),
-        (">2.978<", ">fast<", "EstimatedClockPeriod> = 'fast': allowed is a number"),
-    ],
-)
-def test_a_damaged_file_is_refused(written, old, new, told):
-    assert old in CSYNTH
-    with pytest.raises(SynthesisReportError) as error:
-        read_csynth(written(CSYNTH.replace(old, new)))
-    assert told in one_line(error)
+def test_a_damaged_file_is_refused(written, told):
+    lines = []
+    for old, new in (
+        ("TopModelName", "Other"),
+        ("PerformanceEstimates", "Other"),
+        ("Resources>", "Other>"),
+        ("<DSP>2048", "<DSP>many"),
+        ("<PipelineII>1", "<PipelineII>1.5"),
+        (">2.978<", ">fast<"),
+    ):
+        assert old in CSYNTH
+        with pytest.raises(SynthesisReportError) as error:
+            read_csynth(written(CSYNTH.replace(old, new)))
+        lines.append(one_line(error))
+    told("\n".join(lines))
 
 
-def test_an_unreadable_file_is_refused(tmp_path):
+def test_an_unreadable_file_is_refused(tmp_path, told):
     with pytest.raises(SynthesisReportError) as error:
         read_csynth(tmp_path / "csynth.xml")
-    assert "cannot be read" in one_line(error)
+    told(one_line(error))
     (tmp_path / "csynth.xml").write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(SynthesisReportError) as error:
+    with pytest.raises(SynthesisReportError, match="XML") as error:
         read_csynth(tmp_path / "csynth.xml")
-    assert "no whole XML" in one_line(error)
+    assert one_line(error).startswith(f"{tmp_path / 'csynth.xml'}: ")
 
 
 # ---- against qor.json ------------------------------------------------------------------------
@@ -142,7 +141,7 @@ def test_less_than_declared_is_no_deviation(written):
     assert check_qor(read_csynth(written(text)), QOR) == ()
 
 
-def test_each_shortfall_is_listed(written):
+def test_each_shortfall_is_listed(written, told):
     slow = CSYNTH.replace("<Name>MAC</Name>", "<Name>MAC</Name><X/>")
     head, tail = slow.split("<X/>")
     text = head + tail.replace("<PipelineII>1", "<PipelineII>2", 1)
@@ -157,13 +156,7 @@ def test_each_shortfall_is_listed(written):
     )
     assert (found[-1].kind, found[-1].found) == ("clock", 4.5)
     assert found[-1].expected == pytest.approx(1000 / 245)
-    assert [str(one) for one in found] == [
-        "LOAD_A: initiation interval not in the report, expected 1",
-        "MAC: initiation interval 2, expected 1",
-        "dsp: used 2,100, expected at most 2,048",
-        "uram: used not in the report, expected at most 64",
-        "clock: estimated period in ns 4.500, expected at most 4.082",
-    ]
+    told("\n".join(map(str, found)))
 
 
 def test_a_faster_loop_than_declared_differs_too(written):
@@ -185,7 +178,8 @@ def test_another_kernels_report_is_refused(written):
     report = read_csynth(written(CSYNTH.replace("gemm_int8_krnl", "mha_int8_krnl")))
     with pytest.raises(SynthesisReportError) as error:
         check_qor(report, QOR)
-    assert "top = 'mha_int8_krnl': allowed is 'gemm_int8_krnl'" in one_line(error)
+    assert "top = 'mha_int8_krnl': " in one_line(error)
+    assert "'gemm_int8_krnl'" in one_line(error)
 
 
 @pytest.mark.parametrize(
@@ -194,19 +188,19 @@ def test_another_kernels_report_is_refused(written):
 def test_a_qor_without_a_field_is_refused(written, change):
     with pytest.raises(SynthesisReportError) as error:
         check_qor(read_csynth(written(CSYNTH)), {**QOR, **change})
-    assert one_line(error).startswith("qor.json of gemm_int8_krnl")
+    assert "gemm_int8_krnl" in one_line(error)
 
 
 # ---- who may say that a kernel is synthesised -------------------------------------------------
 
 
-def test_without_a_report_nothing_is_synthesised(tmp_path):
+def test_without_a_report_nothing_is_synthesised(tmp_path, told):
     assert synthesis_of(tmp_path / "absent") is None
     (tmp_path / "csynth.rpt").write_text("a text report alone is not enough\n")
     (tmp_path / "csynth.xml").mkdir()
     assert synthesis_of(tmp_path) is None
     assert synthesis_of(tmp_path) is None
-    assert standing(tmp_path) == f"not synthesised: no csynth.xml in {tmp_path}"
+    told(standing(tmp_path))
 
 
 @pytest.mark.parametrize("layout", ["hls/syn/report", "project/solution1/syn/report", "."])
@@ -216,10 +210,7 @@ def test_with_a_report_it_is(written, tmp_path, layout):
     assert report is not None
     assert report == read_csynth(path)
     assert synthesis_of(tmp_path) is not None
-    assert standing(tmp_path) == (
-        "synthesised by Vitis HLS 2024.1 for xcu55c-fsvh2892-2L-e; "
-        "its figures are estimates before placement"
-    )
+    assert f"Vitis HLS 2024.1 for {report.part};" in standing(tmp_path)
 
 
 def test_a_damaged_report_is_no_synthesis(written, tmp_path):
@@ -229,12 +220,12 @@ def test_a_damaged_report_is_no_synthesis(written, tmp_path):
             judge(tmp_path)
 
 
-def test_several_reports_are_refused(written, tmp_path):
+def test_several_reports_are_refused(written, tmp_path, told):
     written(CSYNTH, "a/csynth.xml")
     written(CSYNTH, "b/csynth.xml")
     with pytest.raises(SynthesisReportError) as error:
         synthesis_of(tmp_path)
-    assert "holds 2 files csynth.xml" in one_line(error)
+    told(one_line(error))
 
 
 def test_no_kernel_of_ours_is_synthesised():
@@ -276,28 +267,24 @@ def test_timing_without_constraints_is_none(written):
     assert read_timing(written(text, "timing.rpt")) is None
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("Design Timing Summary", "Design Summary", "no table 'Design Timing Summary'"),
-        ("-0.421", "slow", "WNS(ns) = 'slow': allowed is a number"),
-        ("-318.250  ", "", "has 8 columns and 7 values"),
-    ],
-)
-def test_damaged_timing_is_refused(written, old, new, told):
-    text = (DATA / "timing_failed.rpt").read_text()
-    assert old in text
-    with pytest.raises(SynthesisReportError) as error:
-        read_timing(written(text.replace(old, new), "timing.rpt"))
-    assert told in one_line(error)
+def refusals(read, written, texts):
+    """The lines with which reports of Vivado are refused."""
+    lines = []
+    for text in texts:
+        with pytest.raises(SynthesisReportError) as error:
+            read(written(text, "report.rpt"))
+        lines.append(one_line(error))
+    return "\n".join(lines)
 
 
-@pytest.mark.parametrize("end", ["| ----", "    WNS(ns)", "    -------", "     -0.421     -318"])
-def test_truncated_timing_is_refused(written, end):
+def test_damaged_or_truncated_timing_is_refused(written, told):
     text = (DATA / "timing_failed.rpt").read_text()
-    with pytest.raises(SynthesisReportError) as error:
-        read_timing(written(text[: text.index(end) + len(end)], "timing.rpt"))
-    assert "Design Timing Summary" in one_line(error)
+    damages = (("Design Timing Summary", "Design Summary"), ("-0.421", "slow"), ("-318.250  ", ""))
+    assert all(old in text for old, _ in damages)
+    ends = ("| ----", "    WNS(ns)", "    -------", "     -0.421     -318")
+    broken = [text.replace(old, new) for old, new in damages]
+    broken += [text[: text.index(end) + len(end)] for end in ends]
+    told(refusals(read_timing, written, broken))
 
 
 def test_utilisation_is_read():
@@ -324,25 +311,20 @@ def test_utilisation_left_out_is_none_and_a_tiny_share_is_worked_out(written):
     assert found["dsp"] == site_use(2054, 9024, pytest.approx(100 * 2054 / 9024))
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "no table with a column 'Site Type'"),
-        ("| Ref Name | Used |\n| FDRE | 5 |\n", "no table with a column 'Site Type'"),
-        ("| Site Type | Used |\n| DSPs | 20", ":2: a row of 2 cells is cut"),
-        ("| Site Type | Used |\n| DSPs |\n", ":2: a row of 2 cells is cut"),
-        ("| Site Type | Used |\n| DSPs | 20 |\n", "cut off inside a table"),
-        ("| Site Type | Used |\n| DSPs | few |\n", "DSPs = 'few': allowed is a number"),
-    ],
-)
-def test_damaged_utilisation_is_refused(written, text, told):
-    with pytest.raises(SynthesisReportError) as error:
-        read_utilisation(written(text, "utilisation.rpt"))
-    assert told in one_line(error)
+def test_damaged_utilisation_is_refused(written, told):
+    broken = (
+        "",
+        "| Ref Name | Used |\n| FDRE | 5 |\n",
+        "| Site Type | Used |\n| DSPs | 20",
+        "| Site Type | Used |\n| DSPs |\n",
+        "| Site Type | Used |\n| DSPs | 20 |\n",
+        "| Site Type | Used |\n| DSPs | few |\n",
+    )
+    told(refusals(read_utilisation, written, broken))
 
 
 def test_unreadable_reports_are_refused(tmp_path):
     for read in (read_timing, read_utilisation):
         with pytest.raises(SynthesisReportError) as error:
             read(tmp_path / "absent.rpt")
-        assert "cannot be read" in one_line(error)
+        assert one_line(error).startswith(str(tmp_path / "absent.rpt"))

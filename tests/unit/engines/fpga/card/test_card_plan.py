@@ -217,7 +217,9 @@ def test_all_arguments_that_see_a_buffer_are_wired_to_one_bank():
     assert set(SLOTTED) <= set(PORTS)
 
 
-def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(card_root, make_cards, monkeypatch):
+def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(
+    card_root, make_cards, monkeypatch, told
+):
     root, name = card_root, "llama_reward"
     tensors, library = cards.tensors(root, name), cards.int8_models.library("fast")
     rows = cards.rows_of(20, 300, 30)
@@ -233,5 +235,6 @@ def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(card_root, make_ca
     assert (status.n_groups, status.n_faults) == (2, 0)
     decoder.close()
     small[bank_of("low")] = 1_000
-    with pytest.raises(CheckpointError, match="MiB of the bank for weights, rows 0 to 7"):
+    with pytest.raises(CheckpointError) as caught:
         CardDecoder(tensors, library, found.setups)
+    told(str(caught.value))

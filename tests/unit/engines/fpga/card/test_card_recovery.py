@@ -148,7 +148,7 @@ def test_a_card_that_fails_again_is_out_of_service_twice_as_long_each_time(make,
         assert len(found.machine.live_at_reset) == n + 1  # the last one only on its return
         n_starts = found.script.count("start")
         clock.now_s += length_s - 0.5
-        with pytest.raises(EngineCrashed, match="card 0 is out of service for"):
+        with pytest.raises(EngineCrashed, match="card 0 "):
             ask(decoder, card_root)
         assert found.script.count("start") == n_starts
         clock.now_s += 1.0
@@ -159,11 +159,9 @@ def test_a_card_that_fails_again_is_out_of_service_twice_as_long_each_time(make,
     assert (status.state, status.n_resets) == (CardState.READY, 5)
     found.script.add(Fault("lost_device", times=2))
     for _ in range(2):  # after a success, the times begin anew
-        with pytest.raises(
-            EngineCrashed, match=r"No such device|out of service for 30 s"
-        ) as caught:
+        with pytest.raises(EngineCrashed) as caught:
             ask(decoder, card_root)
-    assert "30 s" in str(caught.value)
+    assert " 30 s" in str(caught.value)
     assert set(found.machine.live_at_reset) == {0}
 
 
@@ -257,7 +255,7 @@ def test_weights_that_no_card_takes_leave_the_former_ones(make, card_root, clock
     found, decoder = make()
     former = decoder.status()[0].weights_digest
     found.script.add(Fault("flip", times=ALWAYS))
-    with pytest.raises(EngineError, match="not taken over: card 0: weights arrived as") as caught:
+    with pytest.raises(EngineError, match="card 0: weights") as caught:
         decoder.load(cards.tensors(card_root, f"{NAME}_other"))
     assert "\n" not in str(caught.value)
     assert settled(decoder).weights_digest == ""

@@ -66,7 +66,7 @@ def test_missing_symbol_at_link_time_is_a_build_error(tree):
     flags = (tree / "common.mk").read_text().replace("-shared", "-shared -Wl,--no-undefined")
     (tree / "common.mk").write_text(flags)
     (tree / "thing" / "thing.cpp").write_text('int g(); extern "C" int f() { return g(); }\n')
-    with pytest.raises(BuildError, match=r"linking.*undefined reference to .g\(\)"):
+    with pytest.raises(BuildError, match=r"linking.*g\(\)"):
         csim_library("fast")
 
 
@@ -132,7 +132,7 @@ def test_header_folder_holds_the_named_headers_only(tmp_path, monkeypatch, requi
 
 def test_strict_without_hls4ml_says_what_to_install(tree, monkeypatch):
     monkeypatch.setattr(build_module.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(MissingToolError, match=r'pip install "ecorl\[strict\]"'):
+    with pytest.raises(MissingToolError, match=r"ecorl\[strict\]"):
         csim_library("strict")
     assert answer(csim_library("fast")) == 42
 

@@ -37,7 +37,7 @@ def test_second_call_compiles_nothing(tree, monkeypatch):
     lines: list[str] = []
     first = csim_library("fast", progress=lines.append)
     assert answer(first) == 42
-    assert lines[0].startswith("compiling 1 kernel sources (fast build")
+    assert " 1 kernel " in lines[0]
     assert str(first) in lines[-1]
     assert first.is_relative_to(cache_folder())
 
@@ -289,7 +289,7 @@ def test_options_of_gxx_alone_are_kept_from_clang(tree, tmp_path, monkeypatch, v
 
 def test_a_lock_that_another_process_keeps_is_waited_for_within_a_limit(tmp_path):
     path = tmp_path / "folder" / "lock"
-    with locked(path), pytest.raises(TimeoutError, match=rf"has held {path} for 0\.2 s: end it"):
+    with locked(path), pytest.raises(TimeoutError, match=rf"{path} for 0\.2 s"):
         locked(path, limit_s=0.2).__enter__()
     with locked(path, limit_s=0.2):
         assert path.is_file()

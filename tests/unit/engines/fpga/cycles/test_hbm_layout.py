@@ -60,17 +60,17 @@ def test_models_that_do_not_fit_together_are_refused_in_one_line_with_the_bytes(
         placed(both(THIRTEEN), U55C)
     line = str(caught.value)
     assert "\n" not in line
-    assert "mine (reward) and other (reference) together need" in line
-    needed = int(re.search(r"need ([\d,]+) bytes", line)[1].replace(",", ""))
-    assert needed > 2 * card_bytes(THIRTEEN) > CAPACITY
-    assert line.endswith(f"u55c has {CAPACITY:,}, 32 channels of {512 << 20:,}")
+    assert "mine (reward) and other (reference)" in line
+    needed, capacity, channel = (int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{9,}", line))
+    assert needed > 2 * card_bytes(THIRTEEN) > CAPACITY == capacity
+    assert channel == 512 << 20
     check(placed(both(THIRTEEN)[:1], U55C))
     check(placed(both(THIRTEEN), V80))
 
 
 def test_a_batch_can_be_too_large_where_the_models_are_not():
     check(placed(both(EIGHT), U55C))
-    with pytest.raises(CheckpointError, match="with the buffers of their batch"):
+    with pytest.raises(CheckpointError, match="buffers"):
         placed(both(EIGHT, 8192, 4), U55C)
 
 
@@ -84,7 +84,7 @@ def test_stripes_of_a_matrix_lie_in_different_channels():
     (weights,) = (r for r in placement.regions if r.group.endswith("weights"))
     assert weights.channels == (0, 1)
     figures["memory_channels"] = replace(figures["memory_channels"], value=1.0)
-    with pytest.raises(CheckpointError, match="in pieces that find no channel with room"):
+    with pytest.raises(CheckpointError, match="pieces"):
         placed(both(TINY)[:1], replace(U55C, figures=figures))
 
 
@@ -141,4 +141,5 @@ def test_it_fits_or_it_is_refused(layers, heads, d, inner, vocab, tokens, channe
         told = str(error)
     else:
         return
-    assert f"{channels} channels of {size:,}" in told
+    assert f"{channels} channels" in told
+    assert f"{size:,}" in told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 
 import pytest
@@ -76,27 +75,27 @@ def test_a_signature_and_its_pragmas_become_arguments(source):
     assert found.bundles == ("gmem_a", "gmem")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("void thing_krnl", "void other_krnl", 'no extern "C" void thing_krnl'),
-        ("port = n\n", "port = other\n", "argument n needs #pragma HLS INTERFACE s_axilite"),
-        ("m_axi port = a", "m_axi port = b", "argument a needs #pragma HLS INTERFACE m_axi"),
-        ("std::int64_t n", "ns::odd n", "argument n: the size of 'ns::odd' is not known"),
-        ("std::int64_t n", "ns::word_t& n", "neither a scalar nor a plain pointer"),
-    ],
-)
-def test_a_source_that_does_not_say_enough_is_refused(source, old, new, message):
-    assert old in SOURCE
-    with pytest.raises(BuildError, match=re.escape(message)):
-        read_interface(source(SOURCE.replace(old, new)), "thing_krnl")
+def test_a_source_that_does_not_say_enough_is_refused(source, told):
+    lines = []
+    for old, new in (
+        ("void thing_krnl", "void other_krnl"),
+        ("port = n\n", "port = other\n"),
+        ("m_axi port = a", "m_axi port = b"),
+        ("std::int64_t n", "ns::odd n"),
+        ("std::int64_t n", "ns::word_t& n"),
+    ):
+        assert old in SOURCE
+        with pytest.raises(BuildError) as caught:
+            read_interface(source(SOURCE.replace(old, new)), "thing_krnl")
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_kernels_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(BuildError, match="no kernel under"):
+    with pytest.raises(BuildError, match=str(tmp_path)):
         kernel_interfaces(tmp_path)
     (tmp_path / "qor.json").write_text("{")
-    with pytest.raises(BuildError, match="cannot be read"):
+    with pytest.raises(BuildError, match=r"qor\.json"):
         read_qor(tmp_path)
 
 
@@ -207,15 +206,16 @@ def test_the_connectivity_file_names_every_unit_and_buffer():
     assert sum(line.startswith("sp=") for line in lines) == sum(len(k.buffers) for k in kernels)
 
 
-def test_an_argument_without_a_bank_or_beyond_the_card_is_refused(source):
+def test_an_argument_without_a_bank_or_beyond_the_card_is_refused(source, told):
     kernel = read_interface(source(SOURCE), "thing_krnl")
-    with pytest.raises(BuildError, match="argument a has no bank"):
-        BankMap(2, 1024, {}).bank(kernel, "a")
-    memory = BankMap(2, 1024, {"thing": {"a": Bank("all", 1, 2)}})
-    with pytest.raises(BuildError, match=r"HBM\[1:2\], and the card has 2 channels"):
-        memory.bank(kernel, "a")
+    lines = []
+    for banks in ({}, {"thing": {"a": Bank("all", 1, 2)}}):
+        with pytest.raises(BuildError) as caught:
+            BankMap(2, 1024, banks).bank(kernel, "a")
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_a_card_without_such_channels_is_refused():
-    with pytest.raises(ConfigError, match="at least 32 memory channels"):
+    with pytest.raises(ConfigError, match="32 memory"):
         card_memory(load_profile("h200"))

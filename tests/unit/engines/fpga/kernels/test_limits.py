@@ -47,13 +47,13 @@ def test_limits_follow_the_headers(tmp_path):
     assert shape_limits(tmp_path).hidden == 4096
     header = tmp_path / "vector_ops" / "vector_ops.hpp"
     header.write_text(header.read_text().replace("2 * (1024 + 1024)", "size_of(word_t)"))
-    with pytest.raises(BuildError, match=r"size_of\(word_t\): allowed are sums and products"):
+    with pytest.raises(BuildError, match=r"size_of\(word_t\)"):
         shape_limits(tmp_path)
     header.write_text(header.read_text().replace(" MAX_COLUMNS = ", " MOST_COLUMNS = "))
-    with pytest.raises(BuildError, match="no constexpr MAX_COLUMNS"):
+    with pytest.raises(BuildError, match="constexpr MAX_COLUMNS"):
         shape_limits(tmp_path)
     header.unlink()
-    with pytest.raises(BuildError, match="cannot be read"):
+    with pytest.raises(BuildError, match=r"vector_ops\.hpp"):
         shape_limits(tmp_path)
 
 
@@ -66,23 +66,18 @@ def read(folder, changes):
     return read_config(folder)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"intermediate_size": 32_769}, "intermediate_size = 32769 is not .*: want at most 32768"),
-        ({"hidden_size": 16_385}, "hidden_size = 16385 is not supported: want at most 16384"),
-        ({"num_attention_heads": 2050}, "num_attention_heads = 2050 is not .*: want at most 2048"),
-        (
-            {**GATED, "gating_hidden_dim": 16_385},
-            "gating_hidden_dim = 16385 .*: want at most 16384",
-        ),
-    ],
-)
-def test_a_model_wider_than_the_buffers_is_refused(tmp_path, changes, words):
-    with pytest.raises(CheckpointError, match=words) as caught:
-        check_widths(read(tmp_path, changes), tmp_path / "config.json")
-    assert str(tmp_path / "config.json") in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_model_wider_than_the_buffers_is_refused(tmp_path, told):
+    lines = []
+    for changes in (
+        {"intermediate_size": 32_769},
+        {"hidden_size": 16_385},
+        {"num_attention_heads": 2050},
+        {**GATED, "gating_hidden_dim": 16_385},
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            check_widths(read(tmp_path, changes), tmp_path / "config.json")
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 def test_the_widest_products_that_the_kernel_computes_are_accepted(tmp_path):
@@ -95,5 +90,5 @@ def test_the_widest_products_that_the_kernel_computes_are_accepted(tmp_path):
 
 def test_the_engine_refuses_a_model_that_is_too_wide(tmp_path):
     write_checkpoint(tmp_path, {"intermediate_size": 32_769})
-    with pytest.raises(CheckpointError, match="intermediate_size = 32769 is not supported"):
+    with pytest.raises(CheckpointError, match="intermediate_size = 32769"):
         FpgaEngine(tmp_path, Stage.REFERENCE)

@@ -43,9 +43,9 @@ def test_the_order_is_read_from_the_header():
 
 def test_a_header_that_is_not_understood_is_refused():
     text = (kernel_root() / "sim" / "decoder_steps.hpp").read_text()
-    with pytest.raises(BuildError, match="operation SORT: allowed are NORM, MULTIPLY"):
+    with pytest.raises(BuildError, match=r"SORT.*NORM, MULTIPLY"):
         layer_steps("ATTENTION", text.replace("step(operation::ROUTE)", "step(operation::SORT)"))
-    with pytest.raises(BuildError, match="no list BEFORE_ALL"):
+    with pytest.raises(BuildError, match="BEFORE_ALL"):
         layer_steps("BEFORE_ALL")
 
 
