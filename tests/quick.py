@@ -385,7 +385,8 @@ def sum_up(checked: list[Outcome], ran: list[Outcome], n_reached: int, took_s: f
     failed = [outcome.name for outcome in checked + ran if outcome.has_failed]
     cut = [outcome.name for outcome in checked + ran if not outcome.is_whole]
     parts = [f"{len(checked)} checks and {len(ran)} test files in {took_s:.0f} s"]
-    parts.append(f"failed: {' '.join(failed)}" if failed else "all passed")
+    passed = "none failed" if cut else "all passed"
+    parts.append(f"failed: {' '.join(failed)}" if failed else passed)
     parts += [f"not to the end: {' '.join(cut)}"] if cut else []
     parts += [f"left out: {n_left} reached farther off"] if (n_left := n_reached - len(ran)) else []
     print(f"quick: {'; '.join(parts)}")
