@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -41,6 +42,11 @@ def shown(findings, **options):
     return out.getvalue()
 
 
+def lines_about(word, findings):
+    """The lines that hold a word, of what is shown."""
+    return "\n".join(line for line in shown(findings).splitlines() if word in line.lower())
+
+
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
     """Nothing on PATH, no Python packages, no drivers, no powercap."""
@@ -51,6 +57,7 @@ def bare(monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(examination, "_version", lambda package: None)
     monkeypatch.setattr(examination.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(examination, "installed_xrt", lambda: None)
     find_zones = examination.rapl.find_zones
     monkeypatch.setattr(examination.rapl, "find_zones", lambda: find_zones(tmp_path / "none"))
 
@@ -62,9 +69,6 @@ def test_a_bare_machine_is_told_why(bare):
     for item in findings.possible:
         assert not item.possible
         assert item.why
-    assert "nvidia-ml-py" in findings.gpus_reason
-    assert "pyxrt" in findings.cards_reason
-    assert "does not exist" in findings.rapl_reason
     assert set(findings.tools.values()) == set(findings.packages.values()) == {None}
     assert findings.host.n_cores >= 1
 
@@ -96,7 +100,7 @@ def test_tools_and_headers_make_the_builds_possible(monkeypatch, tmp_path, bare)
     assert by_name(doctor.examine())["C-simulation, strict build"].possible
 
 
-def test_gpus_are_described(fake_nvml):  # noqa: F811
+def test_gpus_are_described(fake_nvml, told):  # noqa: F811
     findings = doctor.examine()
     assert [gpu.name for gpu in findings.gpus] == ["Fake GPU 0", "Fake GPU 1"]
     first = findings.gpus[0]
@@ -107,7 +111,7 @@ def test_gpus_are_described(fake_nvml):  # noqa: F811
         None,
     )
     assert by_name(findings)["measure GPU energy"].possible
-    assert "gpu0: Fake GPU 0, nvml:field186:gpu, energy counter, limit 600 W" in shown(findings)
+    told(lines_about("gpu", findings))
 
 
 def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
@@ -118,26 +122,21 @@ def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
     assert "DeviceLost" in ability.why
 
 
-def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml):  # noqa: F811
+def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml, told):  # noqa: F811
     fake_nvml.set("error nvmlDeviceGetHandleByIndex 999 0", "error nvmlDeviceGetName 4 1")
     findings = doctor.examine()
     broken, healthy = findings.gpus
-    assert broken.problem == "DriverError: nvmlDeviceGetHandleByIndex: Unknown Error"
+    assert broken.problem.startswith("DriverError: nvmlDeviceGetHandleByIndex: ")
     assert (healthy.instrument, healthy.problem) == ("nvml:field186:gpu", None)
-    ability = by_name(findings)["measure GPU energy"]
-    assert ability.possible
-    assert ability.why == "1 of 2 GPUs answer, 1 with an energy counter"
-    assert f"gpu0: no name, no power reading, no energy counter, {broken.problem}" in shown(
-        findings
-    )
+    assert by_name(findings)["measure GPU energy"].possible
+    told(lines_about("gpu", findings))
 
 
-def test_plain_lines_without_a_terminal(bare):
-    text = shown(doctor.examine(), width=40)
-    assert "\x1b" not in text
-    assert "no   TRL training: without torch, trl" in text
+def test_plain_lines_without_a_terminal(bare, without_keys, told):
+    vector = dict.fromkeys(doctor.VECTOR_FLAGS, False) | {"avx2": True}
+    host = doctor.HostFindings("Linux 6.1 x86_64", "3.12.1", "1.2.3", "a CPU", 4, 2**34, vector)
     # One fact a line, however narrow: for grep.
-    assert all(line.count(": ") >= 1 for line in text.splitlines())
+    told(shown(replace(doctor.examine(), host=host), width=40))
 
 
 def test_a_table_on_a_terminal(bare):
@@ -172,19 +171,20 @@ def feeds_of(findings):
     return {feed.type: feed for feed in findings.feeds}
 
 
-def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch):
-    feeds = feeds_of(doctor.examine())
+def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch, told):
+    findings = doctor.examine()
+    feeds = feeds_of(findings)
     assert {kind: feed.possible for kind, feed in feeds.items()} == {
         "constant": True, "synthetic": True, "replay": True, "uk": True,
         "electricity_maps": False, "watttime": False,
     }  # fmt: skip
     assert feeds["watttime"].keys == {"WATTTIME_USER": False, "WATTTIME_PASSWORD": False}
-    assert "WATTTIME_USER and WATTTIME_PASSWORD are not set" in feeds["watttime"].why
+    told(lines_about("carbon feed", findings), "without keys")
     for name in KEYS:
         monkeypatch.setenv(name, "s3cret")
     findings = doctor.examine()
     assert all(feed.possible for feed in findings.feeds)
-    assert feeds_of(findings)["electricity_maps"].why == "requests 1, ELECTRICITY_MAPS_TOKEN is set"
+    told(lines_about("carbon feed", findings), "with keys")
     for text in (doctor.to_json(findings), shown(findings), shown(findings, force_terminal=True)):
         assert "s3cret" not in text
 
@@ -195,11 +195,11 @@ def test_every_type_of_feed_of_a_config_is_told(without_keys):
     assert feeds_of(doctor.examine()).keys() == listed
 
 
-def test_feeds_without_their_packages(bare, without_keys):
-    feeds = feeds_of(doctor.examine())
-    assert feeds["uk"].why == 'without requests: pip install "ecorl[carbon]"'
-    assert feeds["watttime"].why.startswith("without requests, watttime: pip install")
-    assert feeds["replay"].possible
+def test_feeds_without_their_packages(bare, without_keys, told):
+    findings = doctor.examine()
+    possible = {kind for kind, feed in feeds_of(findings).items() if feed.possible}
+    assert possible == {"constant", "synthetic", "replay"}
+    told(lines_about("carbon feed", findings))
 
 
 CONFIGURED = """
@@ -215,28 +215,20 @@ path = "nowhere.csv"
 """
 
 
-def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch):
+def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch, told):
     monkeypatch.setenv("ELECTRICITY_MAPS_TOKEN", "s3cret")
     monkeypatch.setattr(socket, "socket", None)  # whoever asks fails
     findings = doctor.examine(parse_config(CONFIGURED, "test"))
-    uk, maps, replay = findings.configured_feeds
-    assert (uk.possible, uk.why) == (True, "can be built")
-    assert uk.name == "carbon.feeds.0, uk_carbon_intensity (uk)"
-    assert not maps.possible
-    assert maps.why.startswith("carbon.feeds.1.zone = 'nowhere': allowed is a zone's name")
-    assert not replay.possible
-    assert replay.why.startswith("carbon.feeds.2.path = 'nowhere.csv': allowed is a file")
-    text = shown(findings)
-    assert "no   carbon.feeds.2, replay (replay): carbon.feeds.2.path" in text
-    assert "feeds: no network was asked" in text
-    assert "s3cret" not in text
+    assert [feed.possible for feed in findings.configured_feeds] == [True, False, False]
+    assert "s3cret" not in shown(findings)
+    told(lines_about("carbon.feeds", findings))
 
 
-def test_a_config_without_feeds_is_told():
+def test_a_config_without_feeds_is_told(told):
     assert doctor.examine().configured_feeds is None
     findings = doctor.examine(parse_config("", "test"))
     assert findings.configured_feeds == ()
-    assert "config: no feed: accounting.intensity_g_per_kwh counts" in shown(findings)
+    told(lines_about("config:", findings))
 
 
 def test_nothing_heavy_is_imported():
