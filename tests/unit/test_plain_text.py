@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TERM": "dumb"}
 LATIN_1 = "w\udcf6"
 """A name whose bytes are no UTF-8."""
-HINT = "allowed is a path in ascii, the encoding of this process: start it with PYTHONUTF8=1"
 
 
 def python(*args, cwd):
@@ -62,54 +61,50 @@ def test_bytes_of_utf8_are_read_as_such():
 @pytest.mark.skipif(sys.getfilesystemencoding() != "utf-8", reason="paths are no UTF-8 here")
 def test_a_path_that_is_no_text_is_refused(tmp_path, monkeypatch):
     assert text_refusal("läufe") is None
-    assert text_refusal(LATIN_1) == "a path in UTF-8"
+    assert "UTF-8" in text_refusal(LATIN_1)
     try:
         (tmp_path / LATIN_1).mkdir()
     except OSError:
         pytest.skip("this file system takes no such name")
     monkeypatch.chdir(tmp_path / LATIN_1)
-    with pytest.raises(ConfigError, match=r"run_dir = .*/runs/a': allowed is a path in UTF-8"):
+    with pytest.raises(ConfigError, match=r"run_dir = .*/runs/a': .*UTF-8"):
         check_writable(Path("runs/a"))
     assert not list(Path().iterdir())
 
 
-def test_a_loop_in_a_process_of_ascii_is_refused_in_one_line(tmp_path):
+def test_a_loop_in_a_process_of_ascii_is_refused_in_one_line(tmp_path, told):
     (tmp_path / "c.toml").write_text('name = "a"\nrun_dir = "läufe/a"\n', "utf-8")
     code = "import ecorl\nwith ecorl.measure('c.toml'): pass"
     done = python("-c", code, cwd=tmp_path)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(rf"ecorl.errors.ConfigError: c.toml:2: run_dir = 'l\xe4ufe/a': {HINT}")
+    told(last)
     assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]
 
 
-def test_a_loop_below_a_folder_that_is_no_text_is_refused_and_leaves_nothing(tmp_path):
+def test_a_loop_below_a_folder_that_is_no_text_is_refused_and_leaves_nothing(tmp_path, told):
     folder = tmp_path / "läufe"
     folder.mkdir()
     (folder / "c.toml").write_text('name = "a"\n', "utf-8")
     code = "import ecorl\nwith ecorl.measure('c.toml'): pass"
     done = python("-c", code, cwd=folder)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ecorl.errors.ConfigError: run_dir = ")
-    assert rf"/l\xe4ufe/runs/a-42': {HINT}" in last
+    told(done.stderr.splitlines()[-1])
     assert [path.name for path in folder.iterdir()] == ["c.toml"]
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    "args",
     [
-        (["run", "--config", "grün.toml"], rf"ecorl: gr\xfcn.toml:2: run_dir = 'l\xe4ufe': {HINT}"),
-        (
-            ["run", "--config", "demo", "--set", "run_dir=läufe"],
-            r"ecorl: --set = 'run_dir=l\xe4ufe': allowed is dotted.key=value in ascii, ",
-        ),
-        (["demo", "models", "läufe"], HINT),
-        (["report", "läufe"], r"/l\xe4ufe: there is no ledger; is this a run folder?"),
+        ["run", "--config", "grün.toml"],
+        ["run", "--config", "demo", "--set", "run_dir=läufe"],
+        ["demo", "models", "läufe"],
+        ["report", "läufe"],
     ],
+    ids=["config", "override", "folder", "run"],
 )
-def test_commands_in_a_process_of_ascii_say_the_cause_in_one_line(tmp_path, args, told):
+def test_commands_in_a_process_of_ascii_say_the_cause_in_one_line(tmp_path, told, args):
     (tmp_path / "grün.toml").write_text('name = "a"\nrun_dir = "läufe"\n', "utf-8")
     done = python("-m", "ecorl.cli", *args, cwd=tmp_path)
-    (line,) = done.stderr.splitlines()
     assert done.returncode == 2
-    assert told in line
+    assert done.stderr.count("\n") == 1
+    told(done.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["grün.toml"]
