@@ -53,7 +53,9 @@ def test_an_address_without_a_cluster_is_given_up_within_the_limit(request, told
     port = request.getfixturevalue(kind)
     with pytest.raises(TimeoutError) as found:
         reach.refusal(f"127.0.0.1:{port}", 1.0)
-    told(str(found.value))
+    assert "\n" not in str(found.value)
+    # What it has met so far depends on how fast it is.
+    told(str(found.value).partition(": ")[0])
     assert psutil.Process().children(recursive=True) == before
 
 
