@@ -279,9 +279,8 @@ def test_a_model_without_times_has_no_path_cost():
 @pytest.mark.parametrize("of_format", [2, 4])
 def test_another_format_is_refused_in_one_line(of_format):
     text = EdiMatrix().to_json().replace('"format": 3', f'"format": {of_format}')
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=rf"format {of_format}\b.* 3$"):
         EdiMatrix.from_json(text)
-    assert str(caught.value) == f"EDI matrix: format {of_format}, this ecorl reads 3"
 
 
 @pytest.mark.parametrize(
