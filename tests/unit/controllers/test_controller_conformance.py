@@ -328,7 +328,7 @@ def test_a_gear_that_is_not_low_precision_alone_needs_no_other(name):
 
 
 def test_a_name_that_nobody_has_is_refused():
-    with pytest.raises(ConfigError, match=r"carbon.control.controller = 'best': .*one of static"):
+    with pytest.raises(ConfigError, match=r"carbon.control.controller = 'best': .*static"):
         build("best", usual())
 
 

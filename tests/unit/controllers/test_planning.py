@@ -171,7 +171,7 @@ def test_modelled_widths_hold_the_training():
     assert offered_widths(H100, 8, LLAMA) == (2, 3, 4, 5, 6, 7, 8)
     assert offered_widths(H100, 512, LLAMA) == tuple(range(64, 513, 64))
     assert offered_widths(H100, 3, model_shape("1b")) == (1, 2, 3)
-    with pytest.raises(ConfigError, match=r"--workers = 1: allowed is at least 2"):
+    with pytest.raises(ConfigError, match=r"--workers = 1: .*\b2:"):
         offered_widths(H100, 1, LLAMA)
     assert offered_gears(load_profile("a100_sxm")) == (Gear.BF16,)
 
@@ -217,7 +217,7 @@ def execution(number, gear="BF16", width=1, power_w=700.0, time_s=10.0, n_tokens
                         StageResult(**(fields | more)))  # fmt: skip
 
 
-def test_readings_are_means_with_their_spread():
+def test_readings_are_means_with_their_spread(told):
     rows = [execution(1, power_w=690.0), execution(2, power_w=710.0, n_tokens=1200)]
     rows += [execution(3, "FP8", 2, power_w=1400.0, n_tokens=2600)]
     found = training_profile(rows, "run a")
@@ -229,7 +229,7 @@ def test_readings_are_means_with_their_spread():
     assert first.tokens_spread_per_s == pytest.approx(200**0.5)
     assert first.j_per_token == pytest.approx(14_000 / 2200)
     assert (second.n, second.power_spread_w, second.tokens_spread_per_s) == (1, None, None)
-    assert found.source == "run a: 3 executions of actor_train"
+    told(found.source)
     assert found.left_out == {}
 
 
@@ -244,7 +244,7 @@ def test_a_table_has_the_widths_that_each_gear_was_run_with():
     assert of.provenance is Provenance.MEASURED
     assert np.isnan(of.power_spread_w).all()
     assert found.counts[TrainingAction(1, Gear.BF16)] == 1
-    with pytest.raises(RunError, match="no width was run in each of its gears"):
+    with pytest.raises(RunError, match="run a"):
         training_profile([rows[0], rows[3]], "run a").table()
 
 
@@ -254,7 +254,7 @@ def test_a_profile_that_falls_with_the_width_is_refused():
         training_profile(rows, "run a").table()
 
 
-def test_missing_energy_is_missing_and_never_nothing():
+def test_missing_energy_is_missing_and_never_nothing(told):
     rows = [
         execution(1), execution(2, power_w=None), execution(3, power_w=0.0),
         execution(4, n_tokens=0), execution(5, time_s=10.0, fault="engine_failure"),
@@ -264,32 +264,27 @@ def test_missing_energy_is_missing_and_never_nothing():
     found = training_profile(rows, "run a")
     (reading,) = found.readings
     assert (reading.n, reading.power_w) == (1, pytest.approx(700.0))
-    assert found.left_out == {
-        "told no energy": 2,
-        "told no time or no tokens": 1,
-        "ended with a fault": 1,
-        "ran in a gear that nobody knows (INT4)": 1,
-    }
+    assert list(found.left_out.values()) == [2, 1, 1, 1]
+    told("\n".join(found.left_out))
 
 
-def test_executions_without_gear_or_width_count_only_by_what_is_said_of_them():
+def test_executions_without_gear_or_width_count_only_by_what_is_said_of_them(told):
     rows = [execution(1, gear=None, width=None), execution(2, gear=None), execution(3)]
     found = training_profile(rows, "run a")
     assert [reading.n for reading in found.readings] == [1]
-    assert found.left_out == {"told no gear and no width": 1, "told no gear": 1}
     half = training_profile(rows, "run a", own=TrainingAction(0, Gear.FP8))
-    assert half.left_out == {"told no width": 1}
     assert {r.action.gear: r.n for r in half.readings} == {Gear.BF16: 1, Gear.FP8: 1}
-    told = training_profile(rows, "run a", own=TrainingAction(1, Gear.BF16))
-    assert [reading.n for reading in told.readings] == [3]
+    told(f"{found.left_out}\n{half.left_out}")
+    whole = training_profile(rows, "run a", own=TrainingAction(1, Gear.BF16))
+    assert [reading.n for reading in whole.readings] == [3]
 
 
-def test_what_follows_a_change_may_be_left_out():
+def test_what_follows_a_change_may_be_left_out(told):
     rows = [execution(n, gear) for n, gear in enumerate(["BF16"] * 3 + ["FP8"] * 3 + ["BF16"] * 2)]
     rows += [execution(9, attempt=2), execution(10, attempt=2)]
     found = training_profile(rows, "run a", skip=1)
     assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 4, Gear.FP8: 2}
-    assert found.left_out == {"came first after a begin or a change": 4}
+    told(str(found.left_out))
 
 
 def fault(iteration, kind="GearOverflow", attempt=1):
@@ -298,27 +293,26 @@ def fault(iteration, kind="GearOverflow", attempt=1):
     )
 
 
-def test_a_simulated_gear_is_never_priced():
+def test_a_simulated_gear_is_never_priced(told):
     rows = [execution(n) for n in range(3)]
     rows += [execution(n, "FP8 simulated", power_w=100.0, n_tokens=9000) for n in range(3, 6)]
     found = training_profile(rows, "run a")
     assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 3}
-    assert found.left_out == {"simulated its gear": 3}
+    told(str(found.left_out))
     assert found.table().gears == (Gear.BF16,)
     # What is said of executions that tell no gear does not make one of a simulated one.
-    told = training_profile(rows[3:], "run a", own=TrainingAction(1, Gear.FP8))
-    assert told.readings == ()
+    assert training_profile(rows[3:], "run a", own=TrainingAction(1, Gear.FP8)).readings == ()
 
 
-def test_the_first_execution_after_a_simulated_gear_came_after_a_change():
+def test_the_first_execution_after_a_simulated_gear_came_after_a_change(told):
     rows = [execution(n, gear) for n, gear in
             enumerate(["BF16", "BF16", "FP8 simulated", "BF16", "BF16"])]  # fmt: skip
     found = training_profile(rows, "run a", skip=1)
     assert [r.n for r in found.readings] == [2]
-    assert found.left_out == {"came first after a begin or a change": 2, "simulated its gear": 1}
+    told(str(found.left_out))
 
 
-def test_steps_that_overflowed_tell_nothing_of_a_gear():
+def test_steps_that_overflowed_tell_nothing_of_a_gear(told):
     rows = [execution(n, gear) for n, gear in enumerate(["FP8", "FP8", "BF16", "FP8", "BF16"])]
     # Of step 1 the first micro-batch is recorded in the gear that it overflowed in.
     rows.insert(2, execution(1.5, "BF16", iteration=1, power_w=5000.0))
@@ -327,10 +321,10 @@ def test_steps_that_overflowed_tell_nothing_of_a_gear():
     assert {r.action.gear: (r.n, r.power_w) for r in found.readings} == {
         Gear.BF16: (2, pytest.approx(700.0)), Gear.FP8: (2, pytest.approx(700.0)),
     }  # fmt: skip
-    assert found.left_out == {"was computed anew after an overflow": 2}
+    told(str(found.left_out))
 
 
-def test_measurements_of_the_gears_are_no_training():
+def test_measurements_of_the_gears_are_no_training(told):
     def measurement(at):
         return execution(at, None, None, n_tokens=0, power_w=5000.0)
 
@@ -339,10 +333,10 @@ def test_measurements_of_the_gears_are_no_training():
         found = training_profile(rows, "run a", own=own, skip=1)
         # It stands between two steps of one gear, and is no change between them.
         assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 2}
-        assert found.left_out["measured the gears, and trained on nothing"] == 1
+        told(str(found.left_out), f"in {own.gear}")
 
 
-def test_forward_passes_for_old_log_probs_are_no_training():
+def test_forward_passes_for_old_log_probs_are_no_training(told):
     def forward(at):
         return execution(at, None, n_tokens=9000, n_output_tokens=0, power_w=100.0)
 
@@ -351,16 +345,15 @@ def test_forward_passes_for_old_log_probs_are_no_training():
     found = training_profile(rows, "run a", own=own, skip=1)
     # It stands between two steps of one gear, and is no change between them.
     assert {r.action.gear: (r.n, r.power_w) for r in found.readings} == {Gear.BF16: (2, 700.0)}
-    told = {"passed forward for old log-probabilities alone": 1}
-    assert found.left_out.items() >= told.items()
+    told(str(found.left_out))
     # So it is in a run without gears, of which the user tells in which it trained.
     rows = [execution(1, None), forward(1.5), execution(2, None)]
     found = training_profile(rows, "run a", own=own)
     assert [(r.n, r.power_w) for r in found.readings] == [(2, 700.0)]
-    assert found.left_out == told
+    told(str(found.left_out), "without gears")
 
 
-def test_steps_in_which_the_gears_were_measured_tell_nothing_of_a_gear():
+def test_steps_in_which_the_gears_were_measured_tell_nothing_of_a_gear(told):
     def metric(iteration, superseded=False, value=2.0):
         return MetricRow(1, superseded, iteration, "gear_measurement_s", value)
 
@@ -369,7 +362,7 @@ def test_steps_in_which_the_gears_were_measured_tell_nothing_of_a_gear():
     metrics = [metric(1), metric(2), metric(3, superseded=True), metric(4, value=None)]
     found = training_profile(rows, "run a", metrics=metrics)
     assert [(r.n, r.power_w) for r in found.readings] == [(3, 700.0)]
-    assert found.left_out["measured the gears in its time"] == 1
+    told(str(found.left_out))
 
 
 def test_power_is_that_of_the_workers_on_all_machines():
@@ -383,14 +376,14 @@ def test_power_is_that_of_the_workers_on_all_machines():
     assert reading.tokens_per_s == pytest.approx(100.0)
 
 
-def test_an_execution_without_the_part_of_a_machine_is_left_out():
+def test_an_execution_without_the_part_of_a_machine_is_left_out(told):
     rows = [execution(n, width=2, node=node) for n in range(3) for node in ("a", "b")]
     found = training_profile(rows[:-1], "run a")
     assert [r.n for r in found.readings] == [2]
-    assert found.left_out == {"lacks the record of a machine": 1}
+    told(str(found.left_out))
     assert training_profile(rows, "run a", lost={1}).readings == ()
     unread = [*rows[:-1], execution(2, width=2, node="b", power_w=None)]
-    assert training_profile(unread, "run a").left_out == {"told no energy": 1}
+    told(str(training_profile(unread, "run a").left_out), "without its energy")
 
 
 def test_readings_have_the_weakest_provenance():
@@ -415,7 +408,7 @@ def test_a_recording_is_read_in_hours_until_now_alone(tmp_path):
     other = replace(trace, series=replace(trace.series, values=trace.series.values + 0.0))
     other.series.values[72:] = 9.0
     assert past_of_trace(other, now_s).hours.values.tolist() == past.hours.values.tolist()
-    with pytest.raises(DataError, match=r"1 days of the grid's past are known, .* takes 2"):
+    with pytest.raises(DataError, match=r"\b1 days .* 2\b"):
         past_of_trace(trace, trace.series.start_s + DAY_S)
 
 
@@ -428,7 +421,7 @@ def test_shorter_intervals_make_up_hours_and_others_are_refused(tmp_path):
     assert past.hours.values.tolist() == [150.0] * 100 + [50.0]
     for step_s in (2700.0, 7200.0):
         odd = replace(trace, series=replace(trace.series, step_s=step_s))
-        with pytest.raises(DataError, match="make up no hours"):
+        with pytest.raises(DataError, match=f"{step_s:g} s"):
             past_of_trace(odd, odd.series.end_s)
 
 
@@ -514,7 +507,7 @@ def test_the_pue_of_the_time_counts(tmp_path):
     for start_s, pue in ((new_year_s, 1.1), (new_year_s + 200 * day_s, 1.5)):
         made = training_problem(config, table(), (start_s, start_s + day_s), 1e6, 300.0)
         assert made.pue == pue
-    with pytest.raises(ConfigError, match=r"accounting\.pue_csv = .*begins before"):
+    with pytest.raises(ConfigError, match=r"accounting\.pue_csv = .*pue\.csv"):
         training_problem(config, table(), (new_year_s - 1.0, new_year_s + day_s), 1e6, 300.0)
 
 

@@ -62,7 +62,7 @@ def test_a_budget_that_cannot_be_met_names_the_earliest_deadline():
     with pytest.raises(ConfigError) as caught:
         replace(p, tokens=1.5 * most)
     assert caught.value.key == "carbon.control.tokens"
-    assert "2024-01-11 00:00 UTC, the earliest feasible deadline" in str(caught.value)
+    assert "2024-01-11 00:00 UTC" in str(caught.value)
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.0, 0.9), st.sampled_from([0.0, 40.0, 300.0]))
@@ -135,9 +135,10 @@ def test_costs_that_cannot_be_are_refused_in_one_line(terms, key, told):
     assert told in str(caught.value)
 
 
-def test_a_time_that_no_calendar_reaches_is_told_as_such():
-    with pytest.raises(ConfigError, match="a time that no calendar reaches, the earliest"):
+def test_a_time_that_no_calendar_reaches_is_told_as_such(told):
+    with pytest.raises(ConfigError) as caught:
         replace(problem(), tokens=1e20)
+    told(str(caught.value))
 
 
 class Wants:

@@ -60,7 +60,7 @@ def test_a_higher_price_never_takes_more_workers_nor_too_few(prices, share):
     assert p.rate(TrainingAction(dear, Gear.BF16)) * 48 * HOUR_S >= p.tokens * (1 - 1e-8)
 
 
-def test_the_base_is_the_mean_of_the_prices_seen():
+def test_the_base_is_the_mean_of_the_prices_seen(told):
     p = problem(share=0.01)
     spot = SpotOnly(p)
     assert spot.decide(NOW_S, seen(p, spot_price=3.0)).width == 8
@@ -69,9 +69,9 @@ def test_the_base_is_the_mean_of_the_prices_seen():
     assert spot.memory() == {"n_seen": 2, "sum_seen": 12.0}
     resumed = SpotOnly(p)
     resumed.recall(spot.memory())
-    assert resumed.decide(NOW_S, seen(p, spot_price=5.0)).reason == (
-        "a worker costs 5 an hour, against 5.667"
-    )
+    reason = resumed.decide(NOW_S, seen(p, spot_price=5.0)).reason
+    assert "5.667" in reason
+    told(reason)
 
 
 # -------------------------------------------------------------------- prices
@@ -93,37 +93,34 @@ def test_prices_are_read_with_gaps_as_missing(tmp_path):
     assert found.at(NOW_S + 3.5 * HOUR_S) == 3.0
 
 
-def test_what_is_put_right_is_told_in_the_log(tmp_path, caplog):
+def test_what_is_put_right_is_told_in_the_log(tmp_path, caplog, told):
     path = written(tmp_path, "2024-01-08T01:00,2\n2024-01-08T00:00,1\n2024-01-08T02:00,3\n")
     assert read_prices(path).values.tolist() == [1.0, 2.0, 3.0]
-    assert "taken as UTC" in caplog.text
-    assert "were sorted" in caplog.text
+    told("\n".join(caplog.messages))
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ("2024-01-08T01:00Z,-2", "prices.csv:3: price = '-2': is no price"),
-        ("2024-01-08T01:00Z,nan", "prices.csv:3: price = 'nan': is no price"),
-        ("2024-01-08T01:00Z,", "prices.csv:3: price = '': is no price"),
-        ("2024-01-08T01:00Z,inf", "prices.csv:3: price = 'inf': is not finite"),
-        ("2024-01-08T01:00Z,cheap", "prices.csv:3: price = 'cheap': is not a number"),
-        ("yesterday,2", "prices.csv:3: time = 'yesterday': is no time"),
-        ("2024-01-08T01:00Z,2,3", "prices.csv:3: 3 cells, expected 2"),
-    ],
-)
-def test_what_is_no_price_is_refused_with_line_and_column(tmp_path, row, told):
-    path = written(tmp_path, f"time,price\n2024-01-08T00:00Z,1\n{row}\n")
-    with pytest.raises(DataError) as caught:
-        read_prices(path)
-    message = str(caught.value)
-    assert told in message
-    assert "\n" not in message
+def test_what_is_no_price_is_refused_with_line_and_column(tmp_path, told):
+    messages = []
+    for row, where in (
+        ("2024-01-08T01:00Z,-2", "price = '-2'"),
+        ("2024-01-08T01:00Z,nan", "price = 'nan'"),
+        ("2024-01-08T01:00Z,", "price = ''"),
+        ("2024-01-08T01:00Z,inf", "price = 'inf'"),
+        ("2024-01-08T01:00Z,cheap", "price = 'cheap'"),
+        ("yesterday,2", "time = 'yesterday'"),
+        ("2024-01-08T01:00Z,2,3", "3 cells"),
+    ):
+        path = written(tmp_path, f"time,price\n2024-01-08T00:00Z,1\n{row}\n")
+        with pytest.raises(DataError, match=rf"prices\.csv:3: {where}") as caught:
+            read_prices(path)
+        messages.append(str(caught.value))
+        assert "\n" not in messages[-1]
+    told("\n".join(messages))
 
 
 def test_a_file_of_other_columns_is_refused(tmp_path):
     path = written(tmp_path, "time,zone,price\n2024-01-08T00:00Z,a,1\n")
-    with pytest.raises(DataError, match="3 columns, expected a time and a price"):
+    with pytest.raises(DataError, match="3 columns"):
         read_prices(path)
 
 

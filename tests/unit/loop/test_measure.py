@@ -143,16 +143,16 @@ def test_tables_that_say_nothing_of_a_loop_are_named(tmp_path, caplog):
     file.write_text(f'run_dir = "{tmp_path}/run"\n[trainer]\nsteps = 500\n')
     with caplog.at_level(logging.WARNING), ecorl.measure(file):
         pass
-    assert "a training loop of your own does not use ['trainer']" in caplog.text
+    assert "['trainer']" in caplog.text
 
 
 def test_the_start_and_the_end_are_told(config, capsys, tmp_path):
     with ecorl.measure(config) as run:
         run.step()
     start, end = capsys.readouterr().err.splitlines()
-    assert start.startswith(f"ecorl: the record lies in {tmp_path}/run; processor power ")
-    assert end.startswith("ecorl: recorded 1 step, ")
-    assert end.endswith(f"; see: ecorl report {tmp_path}/run")
+    assert f"{tmp_path}/run" in start
+    assert "recorded 1 step," in end
+    assert end.endswith(f"ecorl report {tmp_path}/run")
 
 
 # ---------------------------------------------------------------- ends and resumes
@@ -216,26 +216,30 @@ def test_a_loop_that_ran_out_of_memory_is_tried_again_in_its_run(config, record,
     assert [row.from_step for row in record.read("attempts")] == [0, 0]
     rows = [(row.superseded, row.result.n_sequences) for row in record.read("executions")]
     assert rows == [(True, 8), (False, 4), (False, 4)]
-    with pytest.raises(RunError, match="finished after step 2"):
+    with pytest.raises(RunError, match="step 2"):
         train(4)
 
 
-def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path):
+def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path, told):
     cut(config, 2, saves_at=1, folder=tmp_path / "checkpoint")
     for from_step in (None, 0):
         with (
-            pytest.raises(RunError, match="the step of the checkpoint as from_step"),
+            pytest.raises(RunError, match="from_step") as caught,
             ecorl.measure(config, from_step=from_step),
         ):
             pass
+    told(str(caught.value))
     assert record.steps() == [1, 2]
 
 
-def test_before_a_checkpoint_a_run_is_started_again_by_overwriting_it(config, record, tmp_path):
+def test_before_a_checkpoint_a_run_is_started_again_by_overwriting_it(
+    config, record, tmp_path, told
+):
     cut(config, 2)
     (tmp_path / "run" / "mine.txt").write_text("kept")
-    with pytest.raises(RunError, match=r"failed after step 2: no checkpoint of it is recorded"):
+    with pytest.raises(RunError) as caught:
         ecorl.measure(config, total_steps=1).open()
+    told(str(caught.value))
     with ecorl.measure(config, total_steps=1, overwrite=True) as run:
         run.step()
     assert record.steps() == [1]
@@ -244,7 +248,7 @@ def test_before_a_checkpoint_a_run_is_started_again_by_overwriting_it(config, re
 
 
 def test_overwriting_and_going_on_exclude_each_other(config):
-    with pytest.raises(ConfigError, match=r"^overwrite = True: allowed is False for a training"):
+    with pytest.raises(ConfigError, match=r"^overwrite = True: allowed is False"):
         ecorl.measure(config, from_step=3, overwrite=True)
 
 
@@ -257,15 +261,16 @@ def test_a_time_in_the_folder_is_filled_in_when_the_record_is_opened(config, tmp
     assert "{" not in str(made)
 
 
-def test_a_finished_run_and_another_config_are_refused(tmp_path, config):
+def test_a_finished_run_and_another_config_are_refused(tmp_path, config, told):
     other = plain_config(tmp_path / "run", accounting={"pue": 1.5})
     cut(config, 1)
     with pytest.raises(ConfigError, match=r"accounting\.pue = 1\.5: allowed is 1\.2"):
         ecorl.measure(other, from_step=1).open()
     with ecorl.measure(config, from_step=1):
         pass
-    with pytest.raises(RunError, match=r"finished after step 1: `ecorl report "):
+    with pytest.raises(RunError) as caught:
         ecorl.measure(config).open()
+    told(str(caught.value))
 
 
 def test_a_refused_config_leaves_no_folder(tmp_path):
@@ -275,18 +280,18 @@ def test_a_refused_config_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loop_that_is_left_early_can_be_gone_on_with(config, record):
+def test_a_loop_that_is_left_early_can_be_gone_on_with(config, record, told):
     with ecorl.measure(config, total_steps=5) as run:
         run.step()
     assert record.states() == ["start", "stop"]
-    assert record.ending() == "training ended after 1 of 5 steps"
+    told(record.ending())
 
 
-def test_more_steps_than_were_told(config, record, caplog):
+def test_more_steps_than_were_told(config, record, caplog, told):
     with ecorl.measure(config, total_steps=2) as run:
         for _ in range(4):
             assert run.step(loss=1.0)
-    assert "training goes on beyond it" in caplog.text
+    told("\n".join(line for line in caplog.messages if "total_steps" in line))
     # The first one beyond is told of at its end: nobody knew when it began.
     assert record.steps() == [1, 2, 4]
     assert list(record.metrics("loss")) == [1, 2, 3, 4]
@@ -296,44 +301,33 @@ def test_more_steps_than_were_told(config, record, caplog):
 # ---------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"total_steps": 0}, "total_steps = 0: allowed is a whole number, 1 or more"),
-        ({"total_steps": 2.5}, "total_steps = 2.5: allowed is a whole number, 1 or more"),
-        ({"from_step": -1}, "from_step = -1: allowed is a whole number, 0 or more"),
-        (
-            {"facts": {"accumulation_steps": True}},
-            "facts.accumulation_steps = True: allowed is a whole number, 1 or more",
-        ),
-        (
-            {"facts": {"accumulation_steps": 4, "batch_size": 16, "effective_batch": 60}},
-            "facts.effective_batch = 60: allowed is 64, accumulation_steps 4 times batch_size 16",
-        ),
-        (
-            {"facts": {"origin": "me"}},
-            "facts.origin = 'me': allowed is another name: the record uses this one",
-        ),
-    ],
-)
-def test_a_wrong_argument_is_one_line(config, tmp_path, options, line):
-    with pytest.raises(ConfigError) as caught:
-        ecorl.measure(config, **options)
-    assert str(caught.value) == line
+def test_a_wrong_argument_is_one_line(config, tmp_path, told):
+    lines = []
+    for options in (
+        {"total_steps": 0},
+        {"total_steps": 2.5},
+        {"from_step": -1},
+        {"facts": {"accumulation_steps": True}},
+        {"facts": {"accumulation_steps": 4, "batch_size": 16, "effective_batch": 60}},
+        {"facts": {"origin": "me"}},
+    ):
+        with pytest.raises(ConfigError) as caught:
+            ecorl.measure(config, **options)
+        lines.append(str(caught.value))
+    assert "facts.effective_batch = 60: allowed is 64" in lines[4]
+    told("\n".join(lines))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_wrong_figure_of_a_step_is_one_line(config):
+def test_a_wrong_figure_of_a_step_is_one_line(config, told):
+    lines = []
     with ecorl.measure(config) as run:
-        for given, line in (
-            ({"n_samples": -1}, "n_samples = -1: allowed is a whole number, 0 or more"),
-            ({"n_tokens": "many"}, "n_tokens = 'many': allowed is a whole number, 0 or more"),
-            ({"loss": "low"}, "loss = 'low': allowed is a number, or None where it is missing"),
-        ):
+        for given in ({"n_samples": -1}, {"n_tokens": "many"}, {"loss": "low"}):
             with pytest.raises(ConfigError) as caught:
                 run.step(**given)
-            assert str(caught.value) == line
+            lines.append(str(caught.value))
         assert run.n_steps == 0
+    told("\n".join(lines))
 
 
 def test_outside_of_its_block_a_loop_is_not_measured(config):
@@ -511,5 +505,5 @@ def test_figures_are_missing_with_a_line_for_each_reason(config, record, caplog)
         run.lack("the rows hide")
         run.lack("the rows hide")
         run.step()
-    assert caplog.text.count("the record lacks figures, training goes on: the rows hide") == 1
+    assert caplog.text.count("the rows hide") == 1
     assert [(f.kind, f.detail) for f in record.read("faults")] == [("NotCounted", "the rows hide")]

@@ -75,14 +75,14 @@ def test_the_budget_ends_a_loop(tmp_path, record):
             time.sleep(0.05)
         assert not run.goes_on
     assert record.states() == ["start", "stop"]
-    assert record.ending().endswith("of 1000 steps: the run has emitted what it may")
+    assert "of 1000 steps: " in record.ending()
 
 
 # ---------------------------------------------------------------- signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_loop_in_good_order(tmp_path, record, number):
+def test_a_signal_ends_a_loop_in_good_order(tmp_path, record, told, number):
     before = signal.getsignal(number)
     config = plain_config(tmp_path / "run")
     with ecorl.measure(config, total_steps=100, handle_signals=True) as run:
@@ -91,7 +91,7 @@ def test_a_signal_ends_a_loop_in_good_order(tmp_path, record, number):
         assert not run.step()
         assert signal.getsignal(number) is before  # the next one acts as usual
     assert record.states() == ["start", "stop"]
-    assert record.ending() == f"training ended after 2 of 100 steps: {number.name} came"
+    told(record.ending())
     assert record.steps() == [1, 2]
 
 
@@ -104,7 +104,7 @@ def test_a_signal_ends_a_wait(tmp_path, record):
     assert commands(tmp_path / "run")[-1] == (Command.RUN, "stopping")
 
 
-def test_without_being_asked_signals_are_left_alone(tmp_path, record):
+def test_without_being_asked_signals_are_left_alone(tmp_path, record, told):
     """Ctrl-C during a wait raises as it does anywhere, and the record says so."""
     config = waiting_config(tmp_path / "run", LONG)
     before = signal.getsignal(signal.SIGTERM)
@@ -113,7 +113,7 @@ def test_without_being_asked_signals_are_left_alone(tmp_path, record):
         pass
     assert signal.getsignal(signal.SIGTERM) is before
     assert record.states() == ["start", "stop"]
-    assert record.ending() == "stopped from the keyboard"
+    told(record.ending())
 
 
 def test_signals_need_the_main_thread(tmp_path):
@@ -128,5 +128,6 @@ def test_signals_need_the_main_thread(tmp_path):
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert caught == ["handle_signals = True: allowed is False outside of the main thread"]
+    (line,) = caught
+    assert line.startswith("handle_signals = True: allowed is False")
     assert not (tmp_path / "run").exists()

@@ -41,17 +41,14 @@ def test_a_training_s_table_is_data_and_text(tmp_path):
         assert [row.result.n_sequences for row in reader.executions()] == [64, 64, 64]
         (row,) = reader.evaluations()
     assert row.values == tuple(map(float, half.correct))
-    assert "With accumulation 2 activations take 50 % less memory" in classifier.table(
-        [whole, half]
-    )
+    assert "50 %" in classifier.table([whole, half])
 
 
-def test_what_is_not_known_is_not_told():
+def test_what_is_not_known_is_not_told(told):
     def run(number, correct):
         return ClassifierRun(number, 64 // number, 100 // number, None, 1.0, correct, Path())
 
-    text = classifier.table([run(1, (1, 0, 1, 0)), run(4, (1, 1, 1, 0))])
-    assert "rises by - % less; accuracy moves by at most 25.00 +- 25.00" in text
+    told(classifier.table([run(1, (1, 0, 1, 0)), run(4, (1, 1, 1, 0))]))
 
 
 def test_a_gain_is_of_the_same_images():

@@ -302,7 +302,7 @@ def test_gpus_that_the_cluster_lacks_are_missed_at_once():
         "vllm__tensor_parallel_size": 2, "algo__kl__init_coef": 0.1, "reward__remote_url": None,
     }  # fmt: skip
     check_gpus(config_of(1, 2, 4), flags(**args), 10)
-    with pytest.raises(ConfigError, match="at most 3: of the cluster's 9 GPUs"):
+    with pytest.raises(ConfigError, match=r"\b3: .*\b9 GPUs"):
         check_gpus(config_of(1, 2, 4), flags(**args), 9)
     fewer = args | {"algo__kl__init_coef": 0.0, "reward__remote_url": "http://x"}
     check_gpus(config_of(1, 2, 4), flags(**fewer), 8)

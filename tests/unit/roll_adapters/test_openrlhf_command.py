@@ -68,32 +68,25 @@ def test_help_needs_no_openrlhf(run, flag):
     code, out, err = run(flag)
     assert code == 0
     assert "--ecorl.config FILE" in out
-    assert "OpenRLHF is not installed here" in out
+    assert "not installed" in out
     assert err == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "--ecorl.config = (not given): allowed is a TOML file"),
-        (("--train.seed", "1"), "--ecorl.config = (not given)"),
-        (("--ecorl.confg", "a.toml"), "--ecorl.confg = (not given): allowed is --ecorl.config or"),
-        (("--ecorl.dir=x",), "--ecorl.dir = 'x': allowed is --ecorl.config or --ecorl.set"),
-        (
-            ("--ecorl.config", "a.toml", "--init_kl_coef", "0.1"),
-            "--init_kl_coef = '0.1': allowed is its new name: OpenRLHF 0.11 calls it "
-            "--algo.kl.init_coef",
-        ),
-        (("--ecorl.config", "a.toml"), "ecorl-openrlhf needs OpenRLHF 0.11: pip install openrlhf"),
-    ],
-)
-def test_a_mistake_is_one_line(run, words, said):
-    code, out, err = run(*words)
-    assert code == 2
-    assert err.startswith("ecorl: ")
-    assert said in err
-    assert err.count("\n") == 1
-    assert out == ""
+def test_a_mistake_is_one_line(run, told):
+    lines = []
+    for words in (
+        (),
+        ("--train.seed", "1"),
+        ("--ecorl.confg", "a.toml"),
+        ("--ecorl.dir=x",),
+        ("--ecorl.config", "a.toml", "--init_kl_coef", "0.1"),
+        ("--ecorl.config", "a.toml"),
+    ):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        lines.append(err)
+    told("".join(lines))
 
 
 @pytest.mark.parametrize("release", ["0.10.3", "0.9", "0.110.1", "1.0"])
@@ -101,7 +94,8 @@ def test_another_release_is_refused(run, monkeypatch, release):
     monkeypatch.setattr(command, "version", lambda name: release)
     code, _, err = run("--ecorl.config", "a.toml")
     assert code == 2
-    assert f"needs OpenRLHF 0.11.x; this is {release}" in err
+    assert "0.11.x" in err
+    assert release in err
 
 
 def test_flags_of_openrlhf_pass_in_order_and_ecorl_s_own_do_not(run, trained):
@@ -165,13 +159,14 @@ def test_one_folder_holds_the_record_of_all_jobs(run, trained, monkeypatch, tmp_
     assert made[0][-2:] == ["--ecorl.set", f'run_dir="{folder}"']
 
 
-def test_ctrl_c_ends_with_one_line(run, monkeypatch, trained):
+def test_ctrl_c_ends_with_one_line(run, monkeypatch, trained, told):
     def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_train", stop)
     code, _, err = run("--ecorl.config", "a.toml")
-    assert (code, err) == (130, "ecorl: stopped from the keyboard\n")
+    assert code == 130
+    told(err)
 
 
 def test_a_config_that_is_not_there_is_one_line(run, monkeypatch, tmp_path):

@@ -79,7 +79,7 @@ def test_without_a_checkpoint_a_job_begins_anew(saved, tmp_path, lost):
 
 def test_progress_is_read_with_and_without_ecorl_s_own_state(saved, caplog):
     assert read_progress(saved / "global_step12") == (12, None)
-    assert "has no ecorl_state.json: the EDI matrix starts anew" in caplog.text
+    assert "ecorl_state.json" in caplog.text
     write_state(saved / "global_step12", 12, EdiMatrix(0.05, 20).to_json())
     step, edi = read_progress(saved / "global_step12")
     assert step == 12
@@ -89,7 +89,7 @@ def test_progress_is_read_with_and_without_ecorl_s_own_state(saved, caplog):
 
 @pytest.mark.parametrize("name", ["_actor", "global_step", "global_step3_old", "checkpoint-3"])
 def test_a_folder_that_tells_no_step_is_refused(tmp_path, name):
-    with pytest.raises(RunError, match="does not tell its step"):
+    with pytest.raises(RunError, match=name):
         read_progress(tmp_path / name)
 
 
@@ -191,9 +191,8 @@ def test_the_algorithm_is_that_of_the_flags(estimator, algorithm):
     found = fitted(config(), args)
     assert (found.algorithm, found.adapter) == (algorithm, "openrlhf")
     assert fitted(config(algorithm=algorithm), args).algorithm == algorithm
-    wrong = "dapo"
-    with pytest.raises(ConfigError, match=f"estimator is {estimator}"):
-        fitted(config(algorithm=wrong), args)
+    with pytest.raises(ConfigError, match=f"algorithm = 'dapo': .*{estimator}"):
+        fitted(config(algorithm="dapo"), args)
 
 
 def test_rows_are_packed_by_openrlhf_itself():

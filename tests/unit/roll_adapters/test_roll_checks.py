@@ -66,48 +66,44 @@ STATIC = "ecorl.placement.policy"
 
 
 @pytest.mark.parametrize("stage", ["reference", "reward"])
-def test_nothing_moves_in_a_pipeline_that_is_only_measured(job, stage):
+def test_nothing_moves_in_a_pipeline_that_is_only_measured(job, told, stage):
     found = job({"type": "static", stage: "fpga"}, moves=False)
-    why = refused(found, f"{STATIC}.{stage}", "fpga", f"{stage}: fpga")
-    assert why == "gpu: in this pipeline stages are measured and do not move"
+    told(refused(found, f"{STATIC}.{stage}", "fpga", f"{stage}: fpga"))
 
 
-def test_with_lora_the_reference_does_not_move(job):
+def test_with_lora_the_reference_does_not_move(job, told):
     found = job(REFERENCE, actor_train__model_args__lora_target="o_proj")
-    why = refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent")
-    assert "actor_train.model_args.lora_target it is the policy" in why
+    told(refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent"))
     assert [own.role for own in found.roles if own.role.startswith("reference")] == []
 
 
-def test_a_job_without_a_reference_moves_none(job):
+def test_a_job_without_a_reference_moves_none(job, told):
     found = job(REFERENCE, enable_reference=False)
-    why = refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent")
-    assert why == "gpu: the job has no reference of its own"
+    told(refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent"))
 
 
 @pytest.mark.parametrize("worker_cls", [RULE, None])
-def test_rewards_without_a_class_that_moves_stay(job, worker_cls):
+def test_rewards_without_a_class_that_moves_stay(job, told, worker_cls):
     found = job(AWAY, rewards__general__worker_cls=worker_cls)
-    why = refused(found, f"{STATIC}.reward", "concurrent", "reward: concurrent")
-    assert "worker_cls: roll_adapters.roll.workers.RewardModelWorker, and rules stay" in why
+    told(refused(found, f"{STATIC}.reward", "concurrent", "reward: concurrent"))
 
 
 OVERLAP = {"roll": {"overlap_reference": True}}
 OVERLAP_KEY = "ecorl.roll.overlap_reference"
 
 
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({"reference__device_mapping": "[1, 2]"}, "reference and actor_train share the GPUs [1]"),
-        ({"reference__device_mapping": "[3]"}, "reference and critic share the GPUs [3]"),
-        ({"enable_reference": False}, "the job has no reference of its own"),
-        ({"actor_train__model_args__lora_target": "q"}, "the job has no reference of its own"),
-    ],
-)
-def test_stages_on_the_same_gpus_do_not_run_at_once(job, changed, why):
-    found = job({"type": "static"}, block=OVERLAP, **changed)
-    assert refused(found, OVERLAP_KEY, True, "overlap_reference") == f"false: {why}"
+def test_stages_on_the_same_gpus_do_not_run_at_once(job, told):
+    lines = []
+    for changed in (
+        {"reference__device_mapping": "[1, 2]"},
+        {"reference__device_mapping": "[3]"},
+        {"enable_reference": False},
+        {"actor_train__model_args__lora_target": "q"},
+    ):
+        found = job({"type": "static"}, block=OVERLAP, **changed)
+        why = refused(found, OVERLAP_KEY, True, "overlap_reference")
+        lines.append(f"{changed}: {why}")
+    told("\n".join(lines))
     job({"type": "static"}, block=OVERLAP).check()
 
 
@@ -117,30 +113,29 @@ def test_of_several_references_the_one_that_shares_is_named(job):
         "large": SimpleNamespace(device_mapping=[5]), "small": SimpleNamespace(device_mapping=[0]),
     }  # fmt: skip
     why = refused(found, OVERLAP_KEY, True, "overlap_reference")
-    assert why == "false: reference 'small' and actor_train share the GPUs [0]"
+    assert "'small'" in why
+    assert "actor_train" in why
+    assert "[0]" in why
 
 
 CARDS = [
-    ({"reference__device_mapping": "[2], fpga:0-1"}, AWAY, "reference", "fpga:0, fpga:1",
-     "one card: a role's engine computes on one"),
-    ({"reference__device_mapping": "fpga:0"}, {"type": "static"}, "reference", "fpga:0",
-     "GPUs alone: ecorl.placement.policy keeps reference there"),
-    ({"rewards__general__device_mapping": "fpga:0"}, REFERENCE, "rewards.general", "fpga:0",
-     "GPUs alone: ecorl.placement.policy keeps reward there"),
-    ({"actor_train__device_mapping": "[0], fpga:2"}, AWAY, "actor_train", "fpga:2",
-     "GPUs alone, or worker_cls: a class that computes on cards"),
+    ({"reference__device_mapping": "[2], fpga:0-1"}, AWAY, "reference", "fpga:0, fpga:1"),
+    ({"reference__device_mapping": "fpga:0"}, {"type": "static"}, "reference", "fpga:0"),
+    ({"rewards__general__device_mapping": "fpga:0"}, REFERENCE, "rewards.general", "fpga:0"),
+    ({"actor_train__device_mapping": "[0], fpga:2"}, AWAY, "actor_train", "fpga:2"),
     ({"reference__device_mapping": "[2], fpga:3", "rewards__general__device_mapping": "fpga:3"},
-     AWAY, "reference", "fpga:3", "each card for one role"),
-    ({"rewards__math__device_mapping": "[1], fpga:0"}, REFERENCE, "rewards.math", "[1], fpga:0",
-     "GPUs or cards: a class of your own is given the one or the other"),
+     AWAY, "reference", "fpga:3"),
+    ({"rewards__math__device_mapping": "[1], fpga:0"}, REFERENCE, "rewards.math", "[1], fpga:0"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changed", "policy", "key", "value", "why"), CARDS)
-def test_cards_that_nothing_could_use_are_refused(job, changed, policy, key, value, why):
-    found = job(policy, **changed)
-    where = next(iter(changed.values()))
-    assert refused(found, f"{key}.device_mapping", value, where) == why
+def test_cards_that_nothing_could_use_are_refused(job, told):
+    lines = []
+    for changed, policy, key, value in CARDS:
+        where = next(iter(changed.values()))
+        why = refused(job(policy, **changed), f"{key}.device_mapping", value, where)
+        lines.append(f"{key} = '{value}': {why}")
+    told("\n".join(lines))
 
 
 def test_a_class_of_the_user_s_own_may_have_several_cards(job):
@@ -150,14 +145,13 @@ def test_a_class_of_the_user_s_own_may_have_several_cards(job):
 @pytest.mark.parametrize(
     ("strategy", "works"), [("hf_infer", True), ("fsdp2_infer", True), ("megatron_infer", False)]
 )
-def test_a_role_without_gpus_computes_its_bad_rows_in_one_process(job, strategy, works):
+def test_a_role_without_gpus_computes_its_bad_rows_in_one_process(job, told, strategy, works):
     strategy_args = {"strategy_name": strategy}
     found = job(reference__device_mapping="fpga:1", reference__strategy_args=strategy_args)
     if works:
         found.check()
     else:
-        why = refused(found, "reference.strategy_args.strategy_name", strategy, strategy)
-        assert why.startswith("hf_infer where the role has no GPU: fpga:1 computes")
+        told(refused(found, "reference.strategy_args.strategy_name", strategy, strategy))
     on_gpus = job(reference__device_mapping="[2], fpga:1", reference__strategy_args=strategy_args)
     on_gpus.check()
 
@@ -167,20 +161,18 @@ def test_a_role_without_gpus_computes_its_bad_rows_in_one_process(job, strategy,
     [("reference", "reference"), ("reward:general", "rewards.general"),
      ("reward", "rewards.general")],
 )  # fmt: skip
-def test_a_card_has_its_node_already(job, role, key):
+def test_a_card_has_its_node_already(job, told, role, key):
     mapping = {f"{key.replace('.', '__')}__device_mapping": "fpga:0"}
     found = job(block={"places": {role: {"node": "b"}}}, **mapping)
-    why = refused(found, f"ecorl.places.{role}.node", "b", "node: b")
-    assert why == f"no node where {key}.device_mapping names fpga:0"
+    told(refused(found, f"ecorl.places.{role}.node", "b", "node: b"))
     job(block={"places": {role: {"count": 1}}}, **mapping).check()
 
 
 @pytest.mark.parametrize("key", ["reference", "rewards.general"])
-def test_a_model_that_is_not_here_is_named(job, key):
+def test_a_model_that_is_not_here_is_named(job, told, key):
     where = f"{key.replace('.', '__')}__model_args__model_name_or_path"
     found = job(**{where: "nobody/has-it"})
-    why = refused(found, f"{key}.model_args.model_name_or_path", "nobody/has-it", "nobody/has-it")
-    assert why == "a checkpoint folder, or a model of the hub that is in this machine's cache"
+    told(refused(found, f"{key}.model_args.model_name_or_path", "nobody/has-it", "nobody/has-it"))
     job({"type": "static"}, **{where: "nobody/has-it"}).check()
 
 
@@ -189,12 +181,11 @@ def test_an_engine_that_is_not_there_is_refused(job):
     refused(found, "ecorl.engine.offload.name", "absent", "name: absent")
 
 
-def test_roll_s_own_class_rewards_nothing(job):
+def test_roll_s_own_class_rewards_nothing(job, told):
     engine = {"engine": {"offload": {"type": "plugin", "name": "roll"}}}
     job(REFERENCE, block=engine).check()
     found = job(AWAY, block=engine)
-    why = refused(found, "ecorl.engine.offload.name", "roll", "name: roll")
-    assert why == "torch: ROLL has no class that rewards a response by a model"
+    told(refused(found, "ecorl.engine.offload.name", "roll", "name: roll"))
 
 
 def test_a_model_that_reads_other_tokens_is_refused(job, monkeypatch, tmp_path):
@@ -203,7 +194,7 @@ def test_a_model_that_reads_other_tokens_is_refused(job, monkeypatch, tmp_path):
     (tmp_path / "reward" / "tokenizer.json").touch()
     key = "rewards.general.model_args.model_name_or_path"
     why = refused(found, key, str(tmp_path / "reward"), str(tmp_path / "reward"))
-    assert why == "a model that reads the policy's tokens as they are (token 5 is another)"
+    assert "token 5 is another" in why
     monkeypatch.setattr(checks, "survives_text", lambda *_: None)
     found.check()
 
@@ -213,7 +204,7 @@ def test_a_model_that_reads_other_tokens_is_refused(job, monkeypatch, tmp_path):
     [
         (1, ("[2], fpga:0", "[4], fpga:1"), "rewards.general.device_mapping", "fpga:0"),
         (2, ("[2], fpga:2", "[4]"), "reference.device_mapping", "fpga:0 to fpga:1"),
-        (0, ("[2], fpga:0", "[4]"), "reference.device_mapping", "none (ray start --resources"),
+        (0, ("[2], fpga:0", "[4]"), "reference.device_mapping", "ray start --resources"),
         (1, ("[2], fpga:0", "[4]"), "runtime.address", "2 cards"),
     ],
 )
@@ -236,49 +227,33 @@ def test_cards_that_the_cluster_lacks_are_refused(job, monkeypatch, there, cards
 # ---------------------------------------------------------------- what is said of each role
 
 
-def test_what_is_said_of_roles_that_move(job):
-    told = job(AWAY, reference__device_mapping="[2], fpga:0").happens()
-    exact = "rows that fail are computed on its own GPUs"
-    beside = "measured; moves to a card, beside the GPUs"
-    assert told["reference"] == f"{beside} (fpga:0); {exact}"
-    assert told["reward:general"] == f"{beside}; {exact}"
-    assert told["reward:math"] == "measured; does not move: it is a rule or a class of its own"
-    for role in ("generation", "actor_train", "critic", "critic_train"):
-        assert told[role] == "measured; does not move: its weights change"
-    told = job({"type": "static", "reference": "fpga"}, reference__device_mapping="fpga:0")
-    assert told.happens()["reference"].startswith(
-        "measured; moves to a card, while the GPUs wait (fpga:0); rows that fail are computed on "
-        "a CPU, which is slow"
-    )
-    told = job({"type": "lookahead"}).happens()
-    assert "moves to a card when the policy (lookahead) decides so;" in told["reference"]
+def said(found):
+    return "\n".join(f"{role}: {what}" for role, what in found.happens().items())
 
 
-def test_what_roll_does_to_values_is_said(job):
+def test_what_is_said_of_roles_that_move(job, told):
+    told(said(job(AWAY, reference__device_mapping="[2], fpga:0")))
+    waits = job({"type": "static", "reference": "fpga"}, reference__device_mapping="fpga:0")
+    told(said(waits), "while the GPUs wait")
+    told(said(job({"type": "lookahead"})), "when the policy decides so")
+
+
+def test_what_roll_does_to_values_is_said(job, told):
     found = job()
-    assert "other rows" not in found.happens()["critic"]
+    before = found.happens()
     found.settings.enable_old_logprobs_recompute = True
-    told = "its weights change; ROLL itself hands its values to other rows"
-    assert told in found.happens()["critic"]
-    assert "other rows" not in found.happens()["critic_train"]
+    changed = {role: what for role, what in found.happens().items() if what != before[role]}
+    assert changed.keys() == {"critic"}
+    told(changed["critic"])
 
 
-def test_what_is_said_of_roles_that_stay(job):
-    told = job({"type": "static"}, rewards__math__judge_model_type="api").happens()
-    stays = "measured; stays on its GPUs: ecorl.placement.policy.reference is gpu"
-    assert told["reference"] == stays
-    kept = "measured; stays where it is: ecorl.placement.policy.reward is gpu"
-    assert told["reward:general"] == kept
-    judge = "measured, with its judge's time; does not move: it is no scalar reward model"
-    assert told["reward:math"] == judge
-    told = job({"type": "static"}, block=OVERLAP).happens()
-    assert told["reference"] == f"{stays}; runs there beside values and old log-probs"
+def test_what_is_said_of_roles_that_stay(job, told):
+    told(said(job({"type": "static"}, rewards__math__judge_model_type="api")))
+    told(job({"type": "static"}, block=OVERLAP).happens()["reference"], "beside others")
 
 
-def test_what_is_said_in_a_pipeline_that_is_only_measured(job):
-    told = job({"type": "static"}, moves=False).happens()
-    assert told.pop("generation") == "not measured: this pipeline's rollouts are not seen"
-    assert set(told.values()) == {"measured; does not move: in this pipeline nothing moves"}
+def test_what_is_said_in_a_pipeline_that_is_only_measured(job, told):
+    told(said(job({"type": "static"}, moves=False)))
 
 
 # ---------------------------------------------------------------- roles and their models
@@ -325,8 +300,8 @@ def test_a_teacher_takes_the_place_of_the_reference(job, model, names, told):
     found.movable = description.movable(found.read, found.settings, found.roles, moves=True)
     keys = {own.role: own.key for own in found.movable if own.role.startswith("reference")}
     assert {role: key[: len(told[role])] for role, key in keys.items()} == told
-    said = found.check().happens()
-    assert all("(fpga:0)" in said[role] or "(fpga:1)" in said[role] for role in told)
+    happens = found.check().happens()
+    assert all("(fpga:0)" in happens[role] or "(fpga:1)" in happens[role] for role in told)
 
 
 def test_models_that_may_move_are_those_that_the_policy_may_send(job):
@@ -440,6 +415,7 @@ def test_without_gpus_the_processes_of_this_machine_are_the_trainer(described):
 def test_rows_are_packed_by_roll_itself(job):
     found = job(block={"trainer": {"adaptive_micro_batch": True}})
     key = "ecorl.trainer.adaptive_micro_batch"
-    why = refused(found, key, True, "adaptive_micro_batch: true")
-    assert "use_dynamic_batching_in_train" in why
+    assert "use_dynamic_batching_in_train" in refused(
+        found, key, True, "adaptive_micro_batch: true"
+    )
     job(block={"trainer": {"adaptive_micro_batch": False}}).check()

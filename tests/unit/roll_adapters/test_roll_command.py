@@ -137,7 +137,7 @@ def test_words_that_are_not_understood_are_told_in_one_line(run, words):
     assert (code, out) == (2, "")
     (line,) = err.strip().split("\n")
     assert line.startswith("ecorl: ")
-    assert "--help tells more" in line
+    assert "--help" in line
 
 
 def test_it_runs_as_a_module():
@@ -154,21 +154,18 @@ def test_it_runs_as_a_module():
 # ---------------------------------------------------------------- convert
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_config_is_converted_and_the_difference_told(run, absent, job, mark):
-    job.write_text(mark + PPO, "utf-8")
-    code, out, err = run("convert", job)
+def test_a_config_is_converted_and_the_difference_told(run, absent, job, told):
     target = job.with_name("job_ecorl.yaml")
-    assert (code, err) == (0, "")
-    assert job.read_text("utf-8") == mark + PPO
-    new = target.read_text("utf-8")
-    assert new.startswith(PPO.replace(ROLLS_MODEL, MOVABLE_MODEL))
-    assert "\necorl:\n" in new
-    assert out.startswith(f"--- {job}\n+++ {target}\n@@ ")
-    assert f"-    worker_cls: {ROLLS_MODEL}\n+    worker_cls: {MOVABLE_MODEL}\n" in out
-    assert "\nchanged: rewards.general.worker_cls is " in out
-    assert "\nleft: rewards.math has MathRuleRewardWorker, a rule" in out
-    assert out.endswith(f"\nwritten: {target}\n")
+    for mark in ("", "\ufeff"):
+        job.write_text(mark + PPO, "utf-8")
+        target.unlink(missing_ok=True)
+        code, out, err = run("convert", job)
+        assert (code, err) == (0, "")
+        assert job.read_text("utf-8") == mark + PPO
+        new = target.read_text("utf-8")
+        assert new.startswith(PPO.replace(ROLLS_MODEL, MOVABLE_MODEL))
+        assert "\necorl:\n" in new
+        told(out)
 
 
 def test_the_converted_config_goes_where_the_user_says(run, job, tmp_path):
@@ -176,35 +173,25 @@ def test_the_converted_config_goes_where_the_user_says(run, job, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["job.yaml", "other.yml"]
 
 
-def test_a_file_that_is_there_is_not_written_over(refused, job, tmp_path):
+def test_a_file_that_is_there_is_not_written_over(refused, job, tmp_path, told):
     target = job.with_name("job_ecorl.yaml")
     target.write_text("mine")
-    told = f"--output = '{target}': allowed is a file that is not there yet"
-    assert told in refused("convert", job)
+    told(refused("convert", job))
     assert f"--output = '{job}'" in refused("convert", job, "--output", job)
     assert (target.read_text(), job.read_text()) == ("mine", PPO)
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (None, "FILE = '{}': allowed is a readable file (No such file or directory)"),
-        (b"a: \xff\n", "FILE = '{}': allowed is a YAML file in UTF-8"),
-        (b"a: [1\n", "{}:"),
-        (b"- 1\n", "{}: (config) = 'a list': allowed is a mapping of ROLL's settings"),
-        (b"a: 1\necorl: {}\n", "{}:2: ecorl = 'a block': allowed is a config without one"),
-    ],
-)
-def test_what_cannot_be_converted_is_one_line(refused, job, content, told):
+def test_what_cannot_be_converted_is_one_line(refused, job, tmp_path, told):
     job.unlink()
-    if content is not None:
+    lines = [refused("convert", job), refused("convert", tmp_path)]
+    for content in (b"a: \xff\n", b"a: [1\n", b"- 1\n", b"a: 1\necorl: {}\n"):
         job.write_bytes(content)
-    assert told.format(job) in refused("convert", job)
+        lines.append(refused("convert", job))
+    told("".join(lines))
     assert not job.with_name("job_ecorl.yaml").exists()
 
 
-def test_a_folder_is_no_file(refused, job, tmp_path):
-    assert "a readable file (Is a directory)" in refused("convert", tmp_path)
+def test_a_file_in_no_folder_is_not_written(refused, job, tmp_path):
     there = tmp_path / "no" / "such"
     assert "--output = " in refused("convert", job, "-o", there / "a.yaml")
 
@@ -216,43 +203,35 @@ def test_a_folder_is_no_file(refused, job, tmp_path):
 def test_without_roll_that_is_one_line(refused, absent, rlvr, way):
     file = rlvr()
     words = {"check": [file], "start": ["--config_path", file.parent, "--config_name", "rlvr"]}
-    told = refused(way, *words[way])
-    assert told.startswith("ecorl: ecorl-roll needs ROLL 0.3.0 on the path of Python: ")
+    assert "ROLL 0.3.0" in refused(way, *words[way])
     assert not (file.parent / "run").exists()
 
 
 @pytest.mark.parametrize("package", ["dacite", "hydra", "yaml"])
 def test_without_roll_s_packages_that_is_one_line(refused, monkeypatch, rlvr, package):
     monkeypatch.setitem(sys.modules, package, None)
-    told = refused("check", rlvr())
-    assert told.startswith(f"ecorl: ecorl-roll needs ROLL's packages: import of {package}")
+    assert package in refused("check", rlvr())
 
 
-def test_check_says_of_each_role_what_happens(run, load, rlvr):
+def test_check_says_of_each_role_what_happens(run, load, rlvr, told):
     code, out, err = run("check", rlvr(), "max_steps=5", "--set", "name=other")
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == [
-        "generation", "actor_train", "critic", "critic_train", "reference", "reward:math",
-    ]  # fmt: skip
-    told = "measured; moves to a card, beside the GPUs (fpga:0); rows that fail are computed on its"
-    assert told in out
-    columns = {line.index("measured") for line in out.splitlines()}
-    assert len(columns) == 1
+    told(out)
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "key"),
     [
-        ({"max_steps": "many"}, "--config_name = 'rlvr.yaml': allowed is a config that ROLL takes"),
-        ({"actor_train": {"device_mapping": "nowhere"}}, "allowed is a config that ROLL takes"),
-        ({"actor_train": {"device_mapping": "[0"}}, "allowed is a config that ROLL takes"),
+        ({"max_steps": "many"}, "--config_name = 'rlvr.yaml'"),
+        ({"actor_train": {"device_mapping": "nowhere"}}, "--config_name = 'rlvr.yaml'"),
+        ({"actor_train": {"device_mapping": "[0"}}, "--config_name = 'rlvr.yaml'"),
         ({"reference": {"device_mapping": "[1], fpga:2-1"}}, "reference.device_mapping = "),
         ({"pipeline_cls": 3, "rewards": None, "reference": None}, "allowed is "),
     ],
 )
-def test_what_roll_would_refuse_is_one_line(refused, load, rlvr, changed, told):
+def test_what_roll_would_refuse_is_one_line(refused, load, rlvr, changed, key):
     line = refused("check", rlvr(**changed))
-    assert told in line
+    assert key in line
     assert "rlvr.yaml" in line
 
 
@@ -285,7 +264,7 @@ def mapping(monkeypatch, tmp_path):
 START = ("start", "--config_path", "configs", "--config_name", "job")
 
 
-def test_start_trains_with_what_it_is_given(run, mapping, tmp_path):
+def test_start_trains_with_what_it_is_given(run, mapping, tmp_path, told):
     kind, calls = mapping
     words = [*START, "max_steps=3", "+a.b=2", "--set", "name=b", "--set", "seed=1"]
     code, out, err = run(*words)
@@ -293,15 +272,16 @@ def test_start_trains_with_what_it_is_given(run, mapping, tmp_path):
         ("configs", "job", ["max_steps=3", "+a.b=2"], ["name=b", "seed=1"]),
         "begun", "trained", None,
     ]  # fmt: skip
-    folder = tmp_path / "run"
-    told = f"ecorl: the run's record is in {folder}: ecorl report {folder}\n"
-    assert (code, out, err) == (0, told, "")
+    assert (code, err) == (0, "")
+    told(out)
 
     def stop(self):
         raise KeyboardInterrupt
 
     kind.build = stop
-    assert run(*words) == (130, "", "ecorl: stopped from the keyboard\n")
+    code, out, err = run(*words)
+    assert (code, out) == (130, "")
+    told(err, "stopped")
     assert calls[-1] is KeyboardInterrupt
 
 
@@ -437,13 +417,13 @@ def test_a_name_or_a_parameter_that_is_missing_is_told(load, monkeypatch, module
     parameters = ", ".join(NAMES[module, path])
     with pytest.raises(MissingToolError) as refused:
         names.check_names(rlvr=True)
-    told = f"this ROLL has no {module}.{path}({parameters}): ecorl-roll was made for release"
-    assert told in str(refused.value)
+    assert f"{module}.{path}({parameters}): " in str(refused.value)
     if (module, path) in names._IN_RLVR:
         names.check_names(rlvr=False)
 
 
-def test_without_roll_that_is_told(absent):
-    with pytest.raises(MissingToolError, match=r"^ecorl-roll needs ROLL 0\.3\.0 on the path of Py"):
+def test_without_roll_that_is_told(absent, told):
+    with pytest.raises(MissingToolError) as caught:
         names.check_names(rlvr=False)
+    told(str(caught.value).partition(": ")[0])
     assert names.look_up("roll.anything", "name") is None

@@ -171,52 +171,42 @@ def _config(text, name="a.yaml"):
 # ---------------------------------------------------------------- kinds of configs
 
 
-def test_rules_and_judges_stay_and_the_reference_may_move():
+def test_rules_and_judges_stay_and_the_reference_may_move(told):
     found, policy, classes = _converted(BASE + DOMAINS)
     assert found.text.startswith(BASE + DOMAINS)
     assert policy == ("concurrent", "gpu")
     assert "reward" not in yaml.safe_load(found.text)["ecorl"]["placement"]["policy"]
     assert classes["llm_judge"] == JUDGE
-    assert found.changes[0].endswith("; the reference keeps its class, and may move.")
-    where = "it is measured where it is."
-    assert found.left == (
-        f"rewards.math_rule has MathRuleRewardWorker, a rule; {where}",
-        f"rewards.llm_judge has LLMJudgeRewardWorker, an LLM that judges; {where}",
-        f"rewards.code has CodeSandboxRewardWorker, which is no scalar reward model; {where}",
-    )
+    told("\n".join((*found.changes, *found.left)))
 
 
-def test_a_reward_model_gets_the_class_that_moves():
+def test_a_reward_model_gets_the_class_that_moves(told):
     found, policy, classes = _converted(PPO)
     assert classes == {"general": MOVABLE_MODEL}
     assert f"worker_cls: {MOVABLE_MODEL}   # a reward model" in found.text
     assert policy == ("concurrent", "concurrent")
     assert found.left == ()
-    place = f"rewards.general.worker_cls is {MOVABLE_MODEL} in place of {ROLLS_MODEL}"
-    assert found.changes[0] == f"{place}: this model may move."
+    told("\n".join(found.changes))
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "policy", "told"),
-    [
-        (LORA, "rlvr", ("gpu", "concurrent"), "the policy without its adapter (actor_train.model"),
-        (AGENTIC, "agentic", ("gpu", "gpu"), "in agentic training it does not move, only in RLVR"),
-        (DPO, "dpo", ("gpu", "gpu"), "in DPO it does not move, only in RLVR"),
-        (DISTILL, "distill", ("gpu", "gpu"), "The teacher stays on its GPUs"),
-        (SFT, "sft", ("gpu", "gpu"), "There is no reference that could move"),
-        ("a: 1\n", None, ("gpu", "gpu"), "which of ROLL's pipelines this config is for: nothing"),
-        ("defaults: [b]\n", None, ("gpu", "gpu"), "say, may stand in another file: b): nothing"),
+def test_where_the_reference_stays_it_is_said_once(told):
+    lines = []
+    for text, kind, policy in (
+        (LORA, "rlvr", ("gpu", "concurrent")),
+        (AGENTIC, "agentic", ("gpu", "gpu")),
+        (DPO, "dpo", ("gpu", "gpu")),
+        (DISTILL, "distill", ("gpu", "gpu")),
+        (SFT, "sft", ("gpu", "gpu")),
+        ("a: 1\n", None, ("gpu", "gpu")),
+        ("defaults: [b]\n", None, ("gpu", "gpu")),
         # A teacher takes the place of the reference.
-        (ON_POLICY, "rlvr", ("concurrent", "concurrent"), None),
-    ],
-)
-def test_where_the_reference_stays_it_is_said_once(text, kind, policy, told):
-    found, now, _ = _converted(text)
-    assert (kind_of(yaml.safe_load(text)), now) == (kind, policy)
-    assert len(found.left) == (told is not None)
-    assert told is None or told in found.left[0]
-    ending = "settings of ecorl." if told else "the reference keeps its class, and may move."
-    assert found.changes[-1].endswith(ending)
+        (ON_POLICY, "rlvr", ("concurrent", "concurrent")),
+    ):
+        found, now, _ = _converted(text)
+        assert (kind_of(yaml.safe_load(text)), now) == (kind, policy)
+        assert len(found.left) == (policy[0] == "gpu")
+        lines += [*found.left, found.changes[-1], ""]
+    told("\n".join(lines))
 
 
 def test_the_keys_tell_the_pipeline():
@@ -265,40 +255,35 @@ def test_braces_and_a_class_on_the_next_line():
     assert f"      {MOVABLE_MODEL}   # there\n" in found.text
 
 
-def test_a_last_text_without_a_line_end_stays_as_it_is():
+def test_a_last_text_without_a_line_end_stays_as_it_is(told):
     text = "train_env_manager: {}\nprompts:\n  - |\n    Choose your action."
     found = convert(text, "a.yaml")
     assert yaml.safe_load(found.text)["prompts"] == ["Choose your action."]
-    assert "is marked |- now" in found.changes[-1]
+    told(found.changes[-1])
     assert difference(text, found.text, "a", "b").count("\n-") == 2  # |, and the line end
 
 
 # ---------------------------------------------------------------- what this file does not tell
 
 
-OWN = "a class of your own; it is measured, and moves when it is a RewardModelWorker."
-UNTOLD = "which this file does not tell: it moves when it is a RewardModelWorker."
-
-
-@pytest.mark.parametrize(
-    ("domain", "told"),
-    [
-        ("worker_cls: my.rewards.Tone", f" has my.rewards.Tone, {OWN}"),
-        ("worker_cls: ${oc.env:CLS}", f".worker_cls is ${{oc.env:CLS}}, {UNTOLD}"),
-        ("worker_cls: ${nowhere.cls}", f".worker_cls is ${{nowhere.cls}}, {UNTOLD}"),
-        ("worker_cls: ${a}${b}", f".worker_cls is ${{a}}${{b}}, {UNTOLD}"),
-        ("worker_cls: ${loop}", f".worker_cls is ${{loop}}, {UNTOLD}"),
-        ("world_size: 1", " has no worker_cls in this file."),
-        ("worker_cls: ${judge}", " has LLMJudgeRewardWorker, an LLM that judges; it is measured"),
-    ],
-)
-def test_what_is_said_of_a_reward_that_stays(domain, told):
-    text = f"{BASE}judge: {JUDGE}\nloop: ${{loop}}\nrewards:\n  tone:\n    {domain}\n"
-    found = convert(text, "a.yaml")
-    assert found.text.startswith(text)
-    assert len(found.left) == 1
-    assert found.left[0].startswith(f"rewards.tone{told}")
-    assert _config(text).placement.policy.reward == "gpu"
+def test_what_is_said_of_a_reward_that_stays(told):
+    lines = []
+    for domain in (
+        "worker_cls: my.rewards.Tone",
+        "worker_cls: ${oc.env:CLS}",
+        "worker_cls: ${nowhere.cls}",
+        "worker_cls: ${a}${b}",
+        "worker_cls: ${loop}",
+        "world_size: 1",
+        "worker_cls: ${judge}",
+    ):
+        text = f"{BASE}judge: {JUDGE}\nloop: ${{loop}}\nrewards:\n  tone:\n    {domain}\n"
+        found = convert(text, "a.yaml")
+        assert found.text.startswith(text)
+        (line,) = found.left
+        lines.append(line)
+        assert _config(text).placement.policy.reward == "gpu"
+    told("\n".join(lines))
 
 
 def test_a_class_that_another_key_names_is_followed():
@@ -316,60 +301,64 @@ def test_a_model_that_can_move_already_is_left_alone():
     assert "reward: concurrent" in found.text
 
 
-@pytest.mark.parametrize(
-    ("rewards", "told"),
-    [
-        ("rewards: ${more.rewards}\n", "rewards is ${more.rewards}, which does not stand in this"),
-        ("rewards:\n  a: ${b}\n", "rewards.a is ${b}: its class does not stand in this file."),
-        ("rewards:\n  a:\n", "rewards.a has no settings: its class does not stand in this file."),
-        ("rewards: {}\nreward_model: {world_size: 1}\n", "reward_model writes text for judges"),
-        (
-            "student_train: {}\ndefaults: [_self_, ../b@_here_, {group: c}]\n",
-            "The rewards stand in another file of the defaults list (../b, group/c), or nowhere",
-        ),
-    ],
-)
-def test_rewards_that_do_not_stand_here(rewards, told):
-    found = convert(BASE + rewards, "a.yaml")
-    assert len(found.left) == 1
-    assert found.left[0].startswith(told)
+def test_rewards_that_do_not_stand_here(told):
+    lines = []
+    for rewards in (
+        "rewards: ${more.rewards}\n",
+        "rewards:\n  a: ${b}\n",
+        "rewards:\n  a:\n",
+        "rewards: {}\nreward_model: {world_size: 1}\n",
+        "student_train: {}\ndefaults: [_self_, ../b@_here_, {group: c}]\n",
+    ):
+        (line,) = convert(BASE + rewards, "a.yaml").left
+        lines.append(line)
+    told("\n".join(lines))
 
 
 REFERENCE = 'reference: {device_mapping: "list(range(0,8))"}\n'
 ARGUMENTS = "  model_args:\n    dtype: bf16\n    model_type: ~\n"
-ANOTHER = "stands in another file of the defaults list (b)"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new"),
     [
-        (REFERENCE, "", "no reference that could move"),
-        (REFERENCE, "defaults: [b]\n", f"The reference {ANOTHER}, or nowhere"),
-        ("actor_train:", "actor:", "actor_train stands elsewhere, and with LoRA the reference"),
-        ("actor_train:", "defaults: [b]\nactor:", f"actor_train {ANOTHER}, and with LoRA"),
-        ("dtype: bf16", "lora_target: ${lora}", "this file does not tell actor_train.model_args."),
-        (ARGUMENTS, "  model_args: ${other}\n", "actor_train.model_args.lora_target"),
-        ("dtype: bf16", "lora_target: ~", None),
-        (ARGUMENTS, "  model_args: ~\n", None),
-        ("seed: 42", "enable_reference: false", None),  # ROLL's init_kl_coef is 0.2
-        ("seed: 42", "init_kl_coef: 0", "enable_reference is not on, and no KL is"),
-        ("seed: 42", "init_kl_coef: none", "enable_reference is not on, and no KL is"),
-        ("seed: 42", "init_kl_coef: 1e-3", None),
-        ("seed: 42", "init_kl_coef: 0.0\nuse_kl_loss: true", None),
-        ("seed: 42", "init_kl_coef: 0.0\nenable_reference: true", None),
-        ("seed: 42", "init_kl_coef: ${kl}\nkl: 0.1", None),
-        ("seed: 42", "init_kl_coef: ${oc.env:KL}", "this file does not tell whether it is on"),
-        ("seed: 42", "init_kl_coef: ${oc.env:KL}\nuse_kl_loss: true", None),
-        (ARGUMENTS, "  data_args: {image_max_pixels: 1}\n", "it reads more than text"),
+        ("dtype: bf16", "lora_target: ~"),
+        (ARGUMENTS, "  model_args: ~\n"),
+        ("seed: 42", "enable_reference: false"),  # ROLL's init_kl_coef is 0.2
+        ("seed: 42", "init_kl_coef: 1e-3"),
+        ("seed: 42", "init_kl_coef: 0.0\nuse_kl_loss: true"),
+        ("seed: 42", "init_kl_coef: 0.0\nenable_reference: true"),
+        ("seed: 42", "init_kl_coef: ${kl}\nkl: 0.1"),
+        ("seed: 42", "init_kl_coef: ${oc.env:KL}\nuse_kl_loss: true"),
     ],
 )
-def test_why_a_reference_stays(old, new, told):
+def test_where_a_reference_may_move_nothing_is_said(old, new):
     assert BASE.count(old) == 1
     text = BASE.replace(old, new) + "rewards: {}\n"
-    left = convert(text, "a.yaml").left
-    assert _config(text).placement.policy.reference == ("concurrent" if told is None else "gpu")
-    assert len(left) == (told is not None)
-    assert told is None or told in left[0]
+    assert _config(text).placement.policy.reference == "concurrent"
+    assert convert(text, "a.yaml").left == ()
+
+
+def test_why_a_reference_stays(told):
+    lines = []
+    for old, new in (
+        (REFERENCE, ""),
+        (REFERENCE, "defaults: [b]\n"),
+        ("actor_train:", "actor:"),
+        ("actor_train:", "defaults: [b]\nactor:"),
+        ("dtype: bf16", "lora_target: ${lora}"),
+        (ARGUMENTS, "  model_args: ${other}\n"),
+        ("seed: 42", "init_kl_coef: 0"),
+        ("seed: 42", "init_kl_coef: none"),
+        ("seed: 42", "init_kl_coef: ${oc.env:KL}"),
+        (ARGUMENTS, "  data_args: {image_max_pixels: 1}\n"),
+    ):
+        assert BASE.count(old) == 1
+        text = BASE.replace(old, new) + "rewards: {}\n"
+        assert _config(text).placement.policy.reference == "gpu"
+        (line,) = convert(text, "a.yaml").left
+        lines.append(line)
+    told("\n".join(lines))
 
 
 def test_images_are_told_by_settings_of_the_rows_or_by_rewards():
@@ -406,8 +395,8 @@ def test_a_name_is_no_number_for_omegaconf_either():
 def test_a_config_that_has_the_block_already():
     with pytest.raises(ConfigError) as caught:
         convert("a: 1\necorl:\n  name: x\n", "job.yaml")
-    assert str(caught.value).startswith("job.yaml:2: ecorl = 'a block': allowed is a config with")
-    with pytest.raises(ConfigError, match="a config without one"):
+    assert str(caught.value).startswith("job.yaml:2: ecorl = ")
+    with pytest.raises(ConfigError, match=r"ecorl = "):
         convert(convert(PPO, "a.yaml").text, "a.yaml")
 
 
@@ -446,4 +435,4 @@ def test_the_examples():
     assert policy == ("concurrent", "gpu")
     train = yaml.safe_load(text)["actor_train"]
     assert set(classes) == {"math", "ifeval"} == set(train["data_args"]["domain_interleave_probs"])
-    assert all(", a rule; it is measured" in told for told in found.left)
+    assert {line.split()[0] for line in found.left} == {"rewards.math", "rewards.ifeval"}

@@ -224,6 +224,6 @@ def test_a_worker_whose_model_is_no_module_of_torch_s_stays_as_it_is():
     worker = SimpleNamespace(strategy=SimpleNamespace(model=object()))
     order = GearOrder((Gear.BF16, Gear.FP8), simulate_fp8=True)
     before = copy.copy(vars(worker.strategy))
-    assert prepare(worker, order).why_not == "SimpleNamespace trains no module of torch's"
+    assert "SimpleNamespace" in prepare(worker, order).why_not
     assert vars(worker.strategy) == before
     assert not hasattr(worker, ATTRIBUTE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +96,7 @@ def test_a_name_may_have_dots(given_config, tmp_path):
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.yaml", "job.yml", "sub/job"])
 def test_a_config_that_is_not_there_is_told(given_config, tmp_path, name):
     (tmp_path / "job.yml").write_text(JOB + BLOCK)
-    with pytest.raises(ConfigError, match=re.escape(f"--config_name = {name!r}: allowed is a ")):
+    with pytest.raises(ConfigError, match=f"--config_name = {name!r}"):
         given_config(name=name)
 
 
@@ -183,7 +181,7 @@ def test_a_mistake_in_the_block_has_its_line(refused, block, key, allowed):
 
 @pytest.mark.parametrize("block", ["", "ecorl:\n", "ecorl: ~\n"])
 def test_a_config_without_a_block_is_told_how_to_get_one(refused, block):
-    assert "`ecorl-roll convert` writes one" in refused(JOB + block).allowed
+    assert "`ecorl-roll convert`" in refused(JOB + block).allowed
 
 
 @pytest.mark.parametrize(
@@ -275,7 +273,7 @@ BAD = [
 
 @pytest.mark.parametrize("mapping", BAD)
 def test_what_is_no_handle_is_refused(mapping):
-    with pytest.raises(ConfigError, match=r"^reference\.device_mapping = .*'fpga:0' or 'fpga:0-3'"):
+    with pytest.raises(ConfigError, match=r"^reference\.device_mapping = .*'fpga:0-3'"):
         parse(mapping, "reference.device_mapping")
 
 
@@ -313,12 +311,13 @@ def test_ranks_and_cards_are_told_apart_wherever_they_stand(ranks, pieces, place
 # ---------------------------------------------------------------- pipelines
 
 
-def test_each_kind_of_config_has_a_pipeline_and_only_in_rlvr_stages_move(given_config):
+def test_each_kind_of_config_has_a_pipeline_and_only_in_rlvr_stages_move(given_config, told):
     assert {kind for kind, found in PIPELINES.items() if found.moves} == {"rlvr"}
     assert pipeline_of(given_config()) is PIPELINES["rlvr"]
     assert pipeline_of(given_config("train_env_manager: {}\n" + BLOCK)) is PIPELINES["agentic"]
-    with pytest.raises(ConfigError, match="a config for RLVR, agentic training, DPO"):
+    with pytest.raises(ConfigError) as caught:
         pipeline_of(given_config("exp_name: a\n" + BLOCK))
+    told(str(caught.value))
 
 
 def test_a_pipeline_for_images_or_of_the_user_s_own_moves_nothing(given_config):
@@ -334,5 +333,5 @@ def test_a_pipeline_for_images_or_of_the_user_s_own_moves_nothing(given_config):
 @pytest.mark.parametrize("path", ["no.such.module.Class", "json.Nothing", "alone"])
 def test_a_pipeline_that_is_not_there_is_told(path):
     assert pipelines.load("json.JSONDecoder").__name__ == "JSONDecoder"
-    with pytest.raises(ConfigError, match=r"^pipeline_cls = .*a class that can be imported"):
+    with pytest.raises(ConfigError, match=r"^pipeline_cls = "):
         pipelines.load(path)

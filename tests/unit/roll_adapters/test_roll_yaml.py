@@ -206,11 +206,13 @@ def test_where_no_value_can_stand_the_key_is_named(parts, value, line):
     assert (found.path, found.line) == ("job.yaml", line)
 
 
-def test_a_question_mark_without_an_answer_is_no_place():
-    with pytest.raises(ConfigError, match="a colon after it"):
-        with_value("? a\n? b\n", ["a"], "v")
-    with pytest.raises(ConfigError, match="in braces"):
-        with_value("[a: 1]\n", [0, "k"], "v")
+def test_a_question_mark_without_an_answer_is_no_place(told):
+    lines = []
+    for text, place in (("? a\n? b\n", ["a"]), ("[a: 1]\n", [0, "k"])):
+        with pytest.raises(ConfigError) as caught:
+            with_value(text, place, "v")
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
 # ---------------------------------------------------------------- blocks
@@ -293,11 +295,10 @@ def test_what_is_no_yaml_is_told_with_its_line(text, line, shown, reason):
             read(text, "job.yaml")
         found = caught.value
         assert (found.key, found.value, found.line) == ("(syntax)", shown, line)
-        assert found.allowed.startswith("valid YAML (")
         assert reason in found.allowed
         assert found.path == "job.yaml"
     for edit in (lambda t: with_value(t, ["a"], "x"), lambda t: with_block(t, "e: 1")):
-        with pytest.raises(ConfigError, match="valid YAML"):
+        with pytest.raises(ConfigError, match=r"\(syntax\) = "):
             edit(text)
 
 

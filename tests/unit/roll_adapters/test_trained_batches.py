@@ -128,7 +128,7 @@ def test_a_tokenizer_s_own_attribute_of_that_name_is_no_tokenizer():
 def test_ids_in_one_dimension_hold_the_sequences_that_their_ends_tell():
     flat = {"input_ids": torch.arange(5, 17), "position_ids": torch.arange(12)}
     assert counts(flat | {"cu_seq_lens_q": torch.tensor([0, 4, 8, 12])}) == (3, 12)
-    with pytest.raises(DataError, match="one dimension and there are no cu_seq_lens_q"):
+    with pytest.raises(DataError, match="cu_seq_lens_q"):
         counted(flat, trainer())
 
 
@@ -175,18 +175,18 @@ def test_batches_without_tokens_have_rows():
     assert counts(BatchEncoding(table)) == (4, None)
 
 
-@pytest.mark.parametrize(
-    ("batch", "why"),
-    [
-        ([{"prompt": "a"}], "it is a list, not a mapping of tensors"),
-        ((torch.zeros(4, 2), torch.zeros(4)), "it is a tuple"),
-        ({"x": torch.zeros(4, 2), "y": torch.zeros(5)}, "x, y do not have the same number"),
-        ({"prompt": ["a", "b"]}, "prompt do not have the same number of rows"),
-    ],
-)
-def test_rows_that_a_batch_hides_are_not_known(batch, why):
-    with pytest.raises(DataError, match=why):
-        counted(batch, trainer())
+def test_rows_that_a_batch_hides_are_not_known(told):
+    reasons = []
+    for batch in (
+        [{"prompt": "a"}],
+        (torch.zeros(4, 2), torch.zeros(4)),
+        {"x": torch.zeros(4, 2), "y": torch.zeros(5)},
+        {"prompt": ["a", "b"]},
+    ):
+        with pytest.raises(DataError) as caught:
+            counted(batch, trainer())
+        reasons.append(str(caught.value))
+    told("\n".join(reasons))
 
 
 class Toy:
@@ -199,7 +199,7 @@ class Toy:
         return 0.25
 
 
-def test_what_is_hidden_in_one_batch_is_not_known_of_the_step():
+def test_what_is_hidden_in_one_batch_is_not_known_of_the_step(told):
     batches, toy = TrainedBatches(), Toy()
     batches.watch(toy)
     batch = {"input_ids": torch.full((2, 3), 7)}
@@ -213,19 +213,19 @@ def test_what_is_hidden_in_one_batch_is_not_known_of_the_step():
     toy.training_step(None, batch)
     assert batches.take() == (2, 6)
     (why,) = batches.objections
-    assert why.startswith("rows and tokens of a batch are not known: it is a list")
+    told(why)
     batches.leave()
     assert "training_step" not in toy.__dict__
 
 
-def test_no_row_at_all_is_not_known():
+def test_no_row_at_all_is_not_known(told):
     batches, toy = TrainedBatches(), Toy()
     toy.processing_class = trainer().processing_class
     batches.watch(toy)
     nothing = torch.zeros(1, 4, dtype=torch.long)
     toy.training_step(None, {"input_ids": nothing, "position_ids": nothing})
     assert batches.take() == (None, 0)
-    assert "rows are not known" in batches.objections[0]
+    told(batches.objections[0])
 
 
 class Generating(Toy):
@@ -265,11 +265,11 @@ def test_a_batch_counts_once_where_another_tool_keeps_the_wrapped_step():
     assert batches.take() == (None, None)
 
 
-def test_a_trainer_that_goes_another_way_is_not_counted():
+def test_a_trainer_that_goes_another_way_is_not_counted(told):
     batches = TrainedBatches()
     batches.watch(None)
     assert batches.take() == (None, None)
-    assert batches.objections == ["the batches that the trainer trains on were not seen"]
+    told("\n".join(batches.objections))
 
 
 def test_the_trainer_gets_back_what_it_had():

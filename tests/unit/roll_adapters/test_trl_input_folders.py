@@ -33,8 +33,8 @@ def reward(tmp_path):
     return make_folder(tmp_path / "reward", name, score__weight=(1, 4))
 
 
-def test_whole_folders_are_described(policy, reward):
-    assert str(check_policy(policy)).startswith("LlamaForCausalLM, weights ")
+def test_whole_folders_are_described(policy, reward, told):
+    told(str(check_policy(policy)))
     assert check_reward(reward).architecture == "LlamaForSequenceClassification"
 
 
@@ -45,10 +45,10 @@ def test_shards_are_looked_at_by_their_index(policy):
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "one.safetensors"}}))
     assert check_policy(policy).weights_bytes == (policy / "one.safetensors").stat().st_size
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "two.safetensors"}}))
-    with pytest.raises(CheckpointError, match=r"two\.safetensors: cannot be read \(No such file"):
+    with pytest.raises(CheckpointError, match=r"two\.safetensors: .*No such file"):
         check_policy(policy)
     index.write_text("{}")
-    with pytest.raises(CheckpointError, match="has no weight_map"):
+    with pytest.raises(CheckpointError, match="weight_map"):
         check_policy(policy)
 
 
@@ -60,51 +60,51 @@ def test_weights_of_other_forms_are_left_to_those_who_load_them(policy):
     assert check_policy(policy).weights_bytes is None
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("config.json", None, "needs a checkpoint folder with a config.json, and there is none"),
-        ("config.json", "{", "config.json: cannot be read as JSON"),
-        ("config.json", "[]", "config.json: not a JSON object"),
-        ("tokenizer.json", None, "has no tokenizer in its folder"),
-        ("model.safetensors", None, "has no weights in its folder"),
-        ("model.safetensors", "", "damaged or truncated"),
-        ("model.safetensors", "\x50\0\0\0\0\0\0\0{", "damaged or truncated"),
-    ],
-)
-def test_what_is_missing_or_damaged_is_named(policy, name, content, words):
-    (policy / name).unlink()
-    if content is not None:
-        (policy / name).write_text(content)
-    with pytest.raises(CheckpointError) as caught:
-        check_policy(policy)
-    assert str(caught.value).startswith(str(policy))
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_what_is_missing_or_damaged_is_named(policy, told):
+    messages = []
+    for name, content in (
+        ("config.json", None),
+        ("config.json", "{"),
+        ("config.json", "[]"),
+        ("tokenizer.json", None),
+        ("model.safetensors", None),
+        ("model.safetensors", ""),
+        ("model.safetensors", "\x50\0\0\0\0\0\0\0{"),
+    ):
+        whole = (policy / name).read_bytes()
+        (policy / name).unlink()
+        if content is not None:
+            (policy / name).write_text(content)
+        with pytest.raises(CheckpointError, match=str(policy)) as caught:
+            check_policy(policy)
+        assert "\n" not in str(caught.value)
+        messages.append(str(caught.value).partition(" (Error ")[0])  # and safetensors' words
+        (policy / name).write_bytes(whole)
+    told("\n".join(messages))
 
 
 def test_weights_that_were_cut_off_are_refused_by_their_head(policy):
     weights = policy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="damaged or truncated"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         check_policy(policy)
 
 
-def test_no_folder_at_all_is_told_apart(tmp_path, policy):
-    with pytest.raises(CheckpointError, match="and this is a file"):
-        check_policy(policy / "config.json")
-    with pytest.raises(CheckpointError, match=r"and there is no such folder$"):
-        check_policy(tmp_path / "none")
-    with pytest.raises(CheckpointError, match="hf download org/model --local-dir FOLDER"):
-        check_policy(Path("org/model"))
+def test_no_folder_at_all_is_told_apart(tmp_path, policy, told):
+    lines = []
+    for folder in (policy / "config.json", tmp_path / "none", Path("org/model")):
+        with pytest.raises(CheckpointError) as caught:
+            check_policy(folder)
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
-def test_a_reward_model_has_one_scalar_head(tmp_path, policy):
-    with pytest.raises(
-        CheckpointError, match=r"\(task.reward\) is a LlamaForCausalLM, which gives"
-    ):
-        check_reward(policy)
+def test_a_reward_model_has_one_scalar_head(tmp_path, policy, told):
     name = "LlamaForSequenceClassification"
     two = make_folder(tmp_path / "two", name, score__weight=(2, 4))
-    with pytest.raises(CheckpointError, match="has 2 labels, and `ecorl run` needs one"):
-        check_reward(two)
+    lines = []
+    for folder in (policy, two):
+        with pytest.raises(CheckpointError) as caught:
+            check_reward(folder)
+        lines.append(str(caught.value))
+    told("\n".join(lines))

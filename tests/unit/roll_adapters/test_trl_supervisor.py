@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -101,10 +102,10 @@ def test_a_changed_mind_drops_the_processes_that_stand_by(supervise, tmp_path):
 @pytest.mark.parametrize(
     ("when", "how", "word"),
     [
-        ("loading", "kill", "was ended by SIGKILL"),
+        ("loading", "kill", "SIGKILL"),
         ("loading", "user", "/there: is no checkpoint"),
         ("loading", "vanish", "ended"),
-        ("ready", "kill", "was ended by SIGKILL"),
+        ("ready", "kill", "SIGKILL"),
     ],
 )
 def test_processes_that_fail_while_they_load_cost_the_training_nothing(
@@ -117,20 +118,18 @@ def test_processes_that_fail_while_they_load_cost_the_training_nothing(
     assert word in reason
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("exit", "ended with exit code 3 (something went wrong here)"),
-        ("abort", "was ended by SIGABRT (terminate called without an active exception)"),
-    ],
-)
+def without_ids(line):
+    """A line that is the same whatever the number of the process that it tells of."""
+    return re.sub(r"process id \d+", "process id <n>", line)
+
+
+@pytest.mark.parametrize("how", ["exit", "abort"])
 def test_the_reason_holds_the_last_words_of_a_process_that_is_no_rank_0(
-    supervise, tmp_path, how, told
+    supervise, tmp_path, told, how
 ):
     assert supervise({3: 2}, fault(2, 1, "loading", how))
     (reason,) = reasons_of(tmp_path)
-    assert "training process 1 of 2" in reason
-    assert told in reason
+    told(without_ids(reason))
 
 
 def test_a_width_that_failed_is_tried_again_later(supervise, tmp_path):
@@ -154,7 +153,8 @@ def test_processes_that_do_not_get_ready_in_time_are_given_up(supervise, tmp_pat
     patience = SupervisorPatience(ready_s=0.5, end_s=2.0, tell_s=0.2)
     assert supervise({3: 2}, fault(2, 0, "loading", "hang"), patience=patience)
     assert widths_of(tmp_path) == [1] * N_STEPS
-    assert reasons_of(tmp_path) == ["they were not ready after 0.5 s"]
+    (reason,) = reasons_of(tmp_path)
+    assert "0.5 s" in reason
 
 
 @pytest.mark.parametrize(("rank", "when"), [(0, "go"), (1, "step")])
@@ -164,11 +164,11 @@ def test_processes_that_die_before_their_first_step_are_replaced_by_as_many_as_b
     assert supervise({3: 2}, fault(2, rank, when, "kill"))
     assert widths_of(tmp_path) == [1] * N_STEPS
     (reason,) = reasons_of(tmp_path)
-    assert "was ended by SIGKILL" in reason
+    assert "SIGKILL" in reason
 
 
 def test_a_death_in_the_moment_of_leaving_ends_the_run_at_its_checkpoint(supervise, tmp_path):
-    with pytest.raises(TrainingError, match=r"training process 0 of 1 .* was ended by SIGKILL"):
+    with pytest.raises(TrainingError, match=r"0 of 1 .*SIGKILL"):
         supervise({3: 2}, fault(1, 0, "leaving", "kill"))
     assert widths_of(tmp_path) == [1] * 3
 
@@ -227,18 +227,18 @@ def test_an_unforeseen_error_is_shown_with_where_it_came_from(supervise, capsys)
 def test_lines_that_are_no_message_end_nothing(supervise, tmp_path, caplog):
     assert supervise({}, fault(1, 0, "step", "garbage"))
     assert widths_of(tmp_path) == [1] * N_STEPS
-    assert "is no message" in caplog.text
+    assert "b'nonsense'" in caplog.text
 
 
 def test_a_training_that_runs_out_of_memory_beside_others_starts_again_without_them(
-    supervise, tmp_path
+    supervise, tmp_path, told
 ):
     faults = [fault(1, 0, "later", "memory"), fault(2, 0, "loading", "hang", always=True)]
     patience = SupervisorPatience(retry_s=0.0, longest_retry_s=0.0, end_s=2.0, tell_s=0.2)
     assert supervise({1: 2}, *faults, tries=0, patience=patience)
     assert widths_of(tmp_path) == [1] * N_STEPS
     (reason,) = reasons_of(tmp_path)
-    assert reason == "the training ran out of memory while they loaded beside it"
+    told(reason)
 
 
 def test_a_training_that_runs_out_of_memory_by_itself_ends(supervise, tmp_path):
@@ -253,7 +253,7 @@ def test_what_a_training_process_has_started_ends_with_it(supervise, tmp_path, i
     faults = [fault(2, 0, "loading", "child")]
     if is_killed:
         faults.append(fault(2, 1, "step", "kill"))
-        with pytest.raises(TrainingError, match="was ended by SIGKILL"):
+        with pytest.raises(TrainingError, match="SIGKILL"):
             supervise({}, *faults, width=2)
     else:
         assert supervise({}, *faults, width=2)
@@ -310,14 +310,18 @@ def clusters_of(folder):
 
 
 @pytest.mark.parametrize("how", ["cluster", "cluster and this"])
-def test_a_run_whose_cluster_is_lost_goes_on_by_itself_on_another_one(supervise, tmp_path, how):
+def test_a_run_whose_cluster_is_lost_goes_on_by_itself_on_another_one(
+    supervise, tmp_path, told, how
+):
     cluster = StandInCluster(tmp_path, (tmp_path / "ledger.sqlite").touch)
     assert supervise({}, fault(2, 0, "later", how), width=2, cluster=cluster)
     assert widths_of(tmp_path) == [2] * N_STEPS
     assert clusters_of(tmp_path) == ["cluster 0"] * 2 + ["cluster 1"] * (N_STEPS - 2)
-    told = [(s["how"], s["lost"]) for s in steps_of(tmp_path)]
-    assert set(told[:2]) == {("start", "")}
-    assert set(told[2:]) == {("resume", "the run's own Ray cluster was lost")}
+    ways = [(s["how"], s["lost"]) for s in steps_of(tmp_path)]
+    assert set(ways[:2]) == {("start", "")}
+    ((way, lost),) = set(ways[2:])
+    assert way == "resume"
+    told(lost)
 
 
 def test_a_run_whose_cluster_is_lost_before_its_record_was_begun_starts_afresh(supervise, tmp_path):
@@ -341,18 +345,19 @@ def test_a_cluster_may_be_lost_while_the_number_of_processes_changes(
 def test_clusters_that_are_lost_again_and_again_end_the_run(supervise, tmp_path):
     cluster = StandInCluster(tmp_path)
     again = fault(1, 0, "loading", "cluster", always=True)
-    with pytest.raises(TrainingError, match=r"^the run's own Ray cluster was lost 6 times$"):
+    with pytest.raises(TrainingError, match=r"\b6\b"):
         supervise({}, again, cluster=cluster)
     assert cluster.n_renewed == supervisor.MOST_CLUSTERS == 5
 
 
-def test_where_no_other_cluster_starts_the_run_ends_in_one_line(supervise, tmp_path):
+def test_where_no_other_cluster_starts_the_run_ends_in_one_line(supervise, tmp_path, told):
     def refuse():
         raise ConfigError("runtime.address", "local", "a cluster that starts (no space left)")
 
     cluster = StandInCluster(tmp_path, refuse)
-    with pytest.raises(TrainingError, match=r"lost, and no other one starts \(.*no space left"):
+    with pytest.raises(TrainingError) as caught:
         supervise({}, fault(1, 0, "later", "cluster"), cluster=cluster)
+    told(str(caught.value))
 
 
 def test_a_signal_while_another_cluster_starts_ends_the_run(supervise, tmp_path):
@@ -422,7 +427,7 @@ def test_a_signal_reaches_rank_0_which_stops_after_its_step(tmp_path, number):
     process, children = started(tmp_path, {})
     process.send_signal(number)
     output, _ = process.communicate(timeout=240)
-    assert "stopping after this step" in output
+    assert "stopping" in output
     assert "ended False" in output
     assert_gone(children)
     assert 0 < len(widths_of(tmp_path)) < N_STEPS
@@ -508,7 +513,9 @@ def test_a_run_goes_on_with_the_number_of_processes_that_was_chosen_last(begun, 
     assert trl_run.last_width(config, tmp_path) == 1
 
 
-def test_the_line_of_a_killed_process_names_the_command_that_goes_on(begun, tmp_path, monkeypatch):
+def test_the_line_of_a_killed_process_names_the_command_that_goes_on(
+    begun, tmp_path, monkeypatch, told
+):
     _, ledger = begun
     ledger.metric(3, NEXT_WIDTH, 2.0)
     ledger.close()
@@ -516,9 +523,7 @@ def test_the_line_of_a_killed_process_names_the_command_that_goes_on(begun, tmp_
     monkeypatch.setenv(FAULTS, json.dumps([fault(2, 1, "step", "kill")]))
     with pytest.raises(TrainingError) as caught:
         trl_run.resume(tmp_path, Console(quiet=True))
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith("training process 1 of 2 (process id ")
-    assert line.endswith(f"was ended by SIGKILL; go on with: ecorl run --resume {tmp_path}")
+    told(without_ids(str(caught.value)))
     monkeypatch.setenv(FAULTS, "[]")
     assert trl_run.resume(tmp_path, Console(quiet=True))
     assert widths_of(tmp_path) == [2] * N_STEPS
@@ -527,7 +532,7 @@ def test_the_line_of_a_killed_process_names_the_command_that_goes_on(begun, tmp_
 def test_several_processes_of_torchrun_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     config = validate_config({"run_dir": str(tmp_path / "run"), "trainer": {"widths": [1, 2]}})
-    with pytest.raises(ConfigError, match=r"starts the processes of trainer\.widths"):
+    with pytest.raises(ConfigError, match=r"trainer\.widths"):
         trl_run.run(config, tmp_path / "run", Console(quiet=True))
     assert not (tmp_path / "run").exists()
 
@@ -560,7 +565,9 @@ def test_all_processes_of_a_group_are_given_the_variables_of_the_run(tmp_path, m
         started.kill()
 
 
-def test_a_cluster_that_does_not_start_leaves_the_hint_how_to_go_on(begun, tmp_path, monkeypatch):
+def test_a_cluster_that_does_not_start_leaves_the_hint_how_to_go_on(
+    begun, tmp_path, monkeypatch, told
+):
     config, ledger = begun
     ledger.close()
 
@@ -575,8 +582,7 @@ def test_a_cluster_that_does_not_start_leaves_the_hint_how_to_go_on(begun, tmp_p
             pass
 
     monkeypatch.setattr(trl_run, "local_cluster", Refused)
-    told = config.model_copy(update={"runtime": RayRuntimeConfig(type="ray", address="local")})
+    on_ray = config.model_copy(update={"runtime": RayRuntimeConfig(type="ray", address="local")})
     with pytest.raises(ConfigError) as caught:
-        trl_run._supervised("resume", told, tmp_path, 1)
-    line = str(caught.value)
-    assert line.endswith(f"(no space left); go on with: ecorl run --resume {tmp_path}")
+        trl_run._supervised("resume", on_ray, tmp_path, 1)
+    told(str(caught.value))

@@ -18,6 +18,7 @@ from ecorl.engines.fpga.kernels.banks import WEIGHTS_LOW
 from ecorl.engines.protocol import EngineReport
 from ecorl.errors import ConfigError, DataError, EngineCrashed, EngineError
 from ecorl.records import Action, FaultKind, GuardRefusal, Provenance, Stage, StageWork
+from ecorl.runtime.overhead import HookTime
 from ecorl.runtime.protocol import join
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.runtime.training import this_node
@@ -75,8 +76,8 @@ def test_a_static_placement_on_the_gpu_loads_no_engine(bench, toys, use_engines)
     assert runtime.checkpoint(Stage.REWARD) is None
     assert not runtime.submit(run, lambda: batch)
     (fault,) = bench.faults()
-    assert "no engine is loaded for reward" in fault.detail
-    with pytest.raises(EngineError, match="were not submitted"):
+    assert "reward" in fault.detail
+    with pytest.raises(EngineError, match="reward"):
         join(runtime, run, bench.exact(batch))
 
 
@@ -99,7 +100,7 @@ def test_the_clock_counts_our_own_time_and_not_the_wait(bench, toys, use_engines
     runtime.close()
     with bench.reader() as reader:
         (event,) = [e for e in reader.events() if e.kind == "hook_clock"]
-    assert event.detail.endswith("in 4 events")
+    assert HookTime.read(event.detail).n_events == 4
 
 
 # ---------------------------------------------------------------- faults
@@ -209,7 +210,7 @@ def test_quarantine_moves_the_stage_to_the_gpu_and_a_probe_brings_it_back(bench,
     assert bench.asked == [(0, 1)] * 3
 
 
-def test_a_figure_beyond_physics_is_refused_and_the_rows_are_kept(bench, toys, use_engines):
+def test_a_figure_beyond_physics_is_refused_and_the_rows_are_kept(bench, toys, use_engines, told):
     report = EngineReport(1e-12, 1e-9, Provenance.MODELLED, 0.01)
     use_engines(toys.threaded(report=report))
     runtime = bench.build()
@@ -218,7 +219,7 @@ def test_a_figure_beyond_physics_is_refused_and_the_rows_are_kept(bench, toys, u
     assert bits(bench.step(1, batch)) == bits(toys.answer(batch, Stage.REWARD).values)
     (fault,) = bench.faults()
     assert (fault.kind, fault.where, fault.n_rows) == ("PhysicalBoundError", "reward", 0)
-    assert "x the peak" in fault.detail
+    told(fault.detail)
     (result,) = bench.executions()
     assert (result.time_s, result.energy.energy_j, result.fault) == (
         None, None, "PhysicalBoundError",
@@ -357,7 +358,7 @@ def test_the_queue_counts_what_was_sent_and_not_joined(bench, toys, use_engines)
     assert queue(Stage.REWARD) == 0
 
 
-def test_a_retired_stage_stays_where_the_framework_computes(bench, toys, use_engines, caplog):
+def test_a_retired_stage_stays_where_the_framework_computes(bench, toys, use_engines, caplog, told):
     use_engines(toys.threaded())
     runtime = bench.build()
     runtime.start()
@@ -370,7 +371,8 @@ def test_a_retired_stage_stays_where_the_framework_computes(bench, toys, use_eng
     assert not runtime.offloads(Stage.REWARD)
     assert bench.start(work).placement.action is Action.GPU
     # These runs have no GPU, and none is named to the user.
-    assert caplog.messages == ["reward stays on the host from here on: it changed"]
+    (line,) = caplog.messages
+    told(line)
     (fault,) = bench.faults()
     assert (fault.kind, fault.where, fault.detail) == ("EngineRetired", "reward", "it changed")
 
@@ -380,27 +382,24 @@ def warnings(caplog):
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("needs", "together"),
     [
+        ({"card_bytes": 9_000_000_000}, "18.00 GB"),
+        # Each alone fits, and the card's bytes would hold both.
         (
-            {"card_bytes": 9_000_000_000},
-            "beside that of reward: together they need 18.00 GB, and u55c has 16.00 GB",
-        ),
-        (  # each alone fits, and the card's bytes would hold both
             {"card_bytes": 6_900_000_000, "card_banks": {WEIGHTS_LOW.group: 3_350 << 20}},
-            "beside that of reward: together they need 6,700 MiB of the bank for weights, rows 0 "
-            "to 7; embedding and angles, which has 6,656",
+            "6,700 MiB",
         ),
     ],
 )
 def test_of_two_models_that_do_not_fit_one_card_the_second_has_no_engine(
-    bench, toys, use_engines, caplog, told, why
+    bench, toys, use_engines, caplog, told, needs, together
 ):
     made = []
 
     def make(stage, device):
         engine = toys.Told(lambda batch: toys.answer(batch, stage), stage)
-        for name, value in told.items():
+        for name, value in needs.items():
             setattr(engine, name, value)
         made.append(engine)
         return engine
@@ -408,8 +407,9 @@ def test_of_two_models_that_do_not_fit_one_card_the_second_has_no_engine(
     use_engines(make)
     runtime = bench.build(stages=(Stage.REWARD, Stage.REFERENCE))
     runtime.start()
-    reason = f"stays on the host: it does not fit into the card's memory {why}"
-    assert warnings(caplog) == [f"the reference model (model) {reason}"]
+    (line,) = warnings(caplog)
+    assert together in line
+    told(line)
     assert [engine.n_closed for engine in made] == [0, 1]
     assert (runtime.offloads(Stage.REWARD), runtime.offloads(Stage.REFERENCE)) == (True, False)
     bench.step(1, toys.make_batch(3))  # the first is asked as ever
@@ -552,28 +552,19 @@ def half_config(toys, isolated, **options):
 
 
 @pytest.mark.parametrize(
-    ("isolated", "broken", "why"),
-    [
-        (True, "user", "its engine cannot load it ({folder}: no config.json)"),
-        (False, "user", "its engine cannot load it ({folder}: no config.json)"),
-        (False, "bug", "its engine did not start (RuntimeError: a bug in somebody's plug-in)"),
-        (True, "bug", "its engine did not start (RuntimeError: a bug in somebody's plug-in)"),
-        (
-            True,
-            "dies",
-            "its engine did not start (the engine process ended with exit code 3 while starting)",
-        ),
-    ],
+    ("isolated", "broken"),
+    [(True, "user"), (False, "user"), (False, "bug"), (True, "bug"), (True, "dies")],
 )
 def test_a_model_whose_engine_does_not_start_stays_and_the_other_keeps_its_own(
-    bench, toys, half_plugin, caplog, isolated, broken, why
+    bench, toys, half_plugin, caplog, told, isolated, broken
 ):
     before = children()
     config = half_config(toys, isolated, broken=broken)
     runtime = bench.build(config, stages=(Stage.REWARD, Stage.REFERENCE))
     runtime.start()
-    reason = "stays on the host: " + why.format(folder=bench.folder / "model")
-    assert warnings(caplog) == [f"the reference model (model) {reason}"]
+    (line,) = warnings(caplog)
+    told(line)
+    reason = line.partition(" (model) ")[2]
     assert len(children() - before) == 1 + isolated  # the sampler, and the engine for rewards
     assert (runtime.offloads(Stage.REWARD), runtime.offloads(Stage.REFERENCE)) == (True, False)
     assert runtime.checkpoint(Stage.REWARD) == bench.folder / "model"
@@ -604,7 +595,7 @@ def test_a_mistake_of_the_config_ends_the_start_and_leaves_nothing_behind(
 @pytest.mark.parametrize("policy", ["static on the host", "static", "threshold"])
 @pytest.mark.parametrize("there", [(), ("no.xclbin",)])
 def test_a_bitstream_that_is_not_there_is_told_once_and_nothing_is_offloaded(
-    bench, toys, caplog, policy, there
+    bench, toys, caplog, told, policy, there
 ):
     path = bench.folder / "no.xclbin"
     for name in there:
@@ -615,31 +606,22 @@ def test_a_bitstream_that_is_not_there_is_told_once_and_nothing_is_offloaded(
         data["placement"]["policy"] = {"type": policy.partition(" ")[0]}
     runtime = bench.build(Config.model_validate(data), stages=(Stage.REWARD, Stage.REFERENCE))
     runtime.start()
-    missing = f"engine.offload.bitstream = '{path}': " + (
-        "its manifest no.json, which make bitstream writes beside it, is not there"
-        if there
-        else "there is no such file"
-    )
-    everything = f"{missing}; nothing is offloaded, all stages stay on the host"
-    assert warnings(caplog) == [everything]
-    told = [(fault.kind, fault.where, fault.detail) for fault in bench.faults()]
-    if policy == "static on the host":
-        nothing = f"{missing}; nothing is offloaded"
-        assert told == [(FaultKind.NO_ENGINE, "engine.offload", nothing)]
-        return
-    detail = f"model stays on the host: {missing}"
-    assert told == [(FaultKind.NO_ENGINE, role, detail) for role in ("reward", "reference")]
-    placement = bench.start(toys.work_of(toys.make_batch(2))).placement
-    assert (placement.action, placement.reason) == (Action.GPU, f"stays on the host: {missing}")
+    (line,) = warnings(caplog)
+    faults = bench.faults()
+    assert {fault.kind for fault in faults} == {FaultKind.NO_ENGINE}
+    told("\n".join([line, *(f"{fault.where}: {fault.detail}" for fault in faults)]))
+    if policy != "static on the host":
+        placement = bench.start(toys.work_of(toys.make_batch(2))).placement
+        assert placement.action is Action.GPU
+        assert faults[0].detail == f"model {placement.reason}"
 
 
-def test_a_model_in_a_type_that_the_exact_engine_lacks_stays(bench, toys, caplog):
+def test_a_model_in_a_type_that_the_exact_engine_lacks_stays(bench, toys, caplog, told):
     data = json.loads(toys.make_config().model_dump_json())
     data["engine"]["offload"] = {"type": "torch"}
     runtime = bench.build(Config.model_validate(data), dtype="float64")
     runtime.start()
-    why = "the engine torch computes in float32, bfloat16, float16, and this model is in float64"
-    assert warnings(caplog) == [f"the reward model (model) stays on the host: {why}"]
+    told("\n".join(warnings(caplog)))
 
 
 def test_close_ends_engines_and_sampler_and_may_be_called_twice(bench, toys, half_plugin):

@@ -22,8 +22,8 @@ def test_what_the_record_holds_is_read_as_it_was(hook_s, n_events, beside_s):
 
 def test_threads_beside_are_named_only_where_there_are_any():
     assert str(HookTime(0.5, 3)) == "0.500000 s in 3 events"
-    assert str(HookTime(0.5, 3, 0.25)).endswith("; 0.250000 s of processor beside them")
-    with pytest.raises(ValueError, match="no time of hooks: 'soon'"):
+    assert "; 0.250000 s " in str(HookTime(0.5, 3, 0.25))
+    with pytest.raises(ValueError, match="'soon'"):
         HookTime.read("soon")
 
 

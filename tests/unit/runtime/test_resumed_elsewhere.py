@@ -60,4 +60,5 @@ def test_its_devices_keep_one_name(tmp_path, ranked):
     assert generated.device_ids == ("elsewhere/cpu0",)
     assert generated.energy.energy_j > 0
     assert set(read) == {"elsewhere/cpu0"}
-    assert f"on {this_node()}, recorded as elsewhere" in note
+    assert this_node() in note
+    assert "elsewhere" in note

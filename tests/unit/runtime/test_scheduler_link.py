@@ -92,7 +92,7 @@ def test_beyond_its_limit_the_link_of_a_lost_scheduler_drops_notes_and_says_how_
     tell(one, *range(9))
     one.confirm()
     assert not one.is_up
-    assert sum("further ones are lost" in r.message for r in caplog.records) == 1
+    assert sum("further" in message for message in caplog.messages) == 1
     actor.is_dead = False
     assert one.await_up(5.0)
     assert actor.told() == [0, 1, 2, 3, 4]

@@ -39,24 +39,23 @@ def test_within_all_limits_the_proposal_stands(make_state, action):
 
 @pytest.mark.parametrize("action", OFFLOADS)
 @pytest.mark.parametrize(
-    ("changes", "words", "refusal"),
+    ("changes", "refusal"),
     [
-        ({"queue": 8}, "q_max = 8", GuardRefusal.QUEUE_FULL),
-        ({"length": 2049}, "l_max = 2048", GuardRefusal.TOO_LONG),
-        ({"available": False}, "no card is available", GuardRefusal.UNAVAILABLE),
-        ({"stage": Stage.CRITIC}, "training changes the model", GuardRefusal.NOT_FROZEN),
-        ({"stage": Stage.GENERATION}, "training changes the model", GuardRefusal.NOT_FROZEN),
-        ({"stage": Stage.ACTOR_TRAIN}, "training changes the model", GuardRefusal.NOT_FROZEN),
+        ({"queue": 8}, GuardRefusal.QUEUE_FULL),
+        ({"length": 2049}, GuardRefusal.TOO_LONG),
+        ({"available": False}, GuardRefusal.UNAVAILABLE),
+        ({"stage": Stage.CRITIC}, GuardRefusal.NOT_FROZEN),
+        ({"stage": Stage.GENERATION}, GuardRefusal.NOT_FROZEN),
+        ({"stage": Stage.ACTOR_TRAIN}, GuardRefusal.NOT_FROZEN),
         # The first of several is named.
-        ({"queue": 8, "length": 2049}, "q_max = 8", GuardRefusal.QUEUE_FULL),
-        ({"queue": 8, "available": False}, "no card is available", GuardRefusal.UNAVAILABLE),
+        ({"queue": 8, "length": 2049}, GuardRefusal.QUEUE_FULL),
+        ({"queue": 8, "available": False}, GuardRefusal.UNAVAILABLE),
     ],
 )
-def test_each_guard_sends_the_stage_back_and_says_so(make_state, action, changes, words, refusal):
+def test_each_guard_sends_the_stage_back_and_says_so(make_state, action, changes, refusal):
     placement = place(make_state(**changes), Fixed(action), Guards())
     assert (placement.proposed, placement.action) == (action, Action.GPU)
     assert placement.refusal is refusal
-    assert words in placement.reason
     assert "because" in placement.reason
 
 
@@ -64,7 +63,7 @@ def test_the_energy_guard_refuses_what_costs_more(make_state):
     guards = Guards(energy_margin=0.1, costs=CostModel(GPU, U55C))
     placement = place(make_state(), Fixed(Action.CONCURRENT), guards)
     assert placement.action is Action.GPU
-    assert "modelled; up to 1.1 times as much is allowed)" in placement.reason
+    assert "1.1 times" in placement.reason
     assert placement.refusal is GuardRefusal.ENERGY
     assert len(placement.costs) == 3
     generous = replace(guards, energy_margin=1000.0)

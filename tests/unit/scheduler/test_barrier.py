@@ -37,7 +37,8 @@ def test_rows_of_values_are_checked_for_length(barrier):
     out = barrier.wait(ticket, 1.0)
     assert out.arrived["a"].dtype == np.float32
     assert out.arrived["a"].shape == (3,)
-    assert "shape (3,) instead of (2,)" in out.invalid["b"]
+    assert "(3,)" in out.invalid["b"]
+    assert "(2,)" in out.invalid["b"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_misuse_is_refused(barrier):
         with pytest.raises(ConfigError):
             barrier.wait(ticket, bad)
     barrier.wait(ticket, 0.0)
-    with pytest.raises(EngineError, match="waited for before"):
+    with pytest.raises(EngineError, match="before"):
         barrier.wait(ticket, 0.0)
 
 

@@ -73,12 +73,12 @@ def test_one_state_and_a_batch_of_states_give_the_same_logits():
     assert one_by_one == pytest.approx(file.batch(states), abs=1e-4)
 
 
-def test_stages_that_stay_on_the_gpu_are_not_asked_about():
+def test_stages_that_stay_on_the_gpu_are_not_asked_about(told):
     policy = scheduler()
     for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN):
         action, reason, costs = parts(policy.propose(state(stage)))
         assert (action, costs) == (Action.GPU, ())
-        assert reason == "always on the GPU: its model is being trained"
+        told(reason, str(stage))
 
 
 def test_where_the_card_costs_more_joules_the_guards_leave_the_gpu_alone():
@@ -111,17 +111,16 @@ def test_what_the_run_has_measured_replaces_the_modelled_costs_of_the_gpu_path()
 )
 def test_guards_stand_outside_the_network(changes, refusal):
     asked = state(paths=seen(), **changes)
-    action, reason, _ = parts(scheduler().propose(asked))
+    action, _, _ = parts(scheduler().propose(asked))
     assert action is Action.GPU
-    assert reason.startswith("kept on the GPU: ")
     placed = place(asked, scheduler(), Guards.from_config(config()))
     assert (placed.proposed, placed.action) == (Action.GPU, Action.GPU)
     assert placed.refusal is refusal
     # The same guards say the same of a policy that does not know them.
     stubborn = place(asked, Static({Stage.REWARD: Action.FPGA}), Guards.from_config(config()))
     assert stubborn.refusal is refusal
-    proposed = "; proposed: card (as placement.policy.reward in the config says)"
-    assert stubborn.reason == placed.reason + proposed
+    assert stubborn.reason.startswith(f"{placed.reason}; ")
+    assert "placement.policy.reward" in stubborn.reason
 
 
 def test_one_policy_serves_any_number_of_gpus():
@@ -164,7 +163,7 @@ def test_a_gpu_without_the_needed_figures_is_refused_in_one_line(key):
 def test_only_a_stage_that_was_measured_is_called_so():
     policy = scheduler()
     cheap = (PathCost(Stage.REWARD, 2e-3, 3.0, 20, Provenance.MEASURED),)
-    assert "(card modelled, GPU measured)" in policy.propose(state(paths=cheap)).reason
+    assert "GPU measured" in policy.propose(state(paths=cheap)).reason
     other = state(Stage.REFERENCE, paths=cheap)
     assert "measured" not in policy.propose(other).reason
 

@@ -64,13 +64,11 @@ def test_threshold_never_offloads_a_trained_model(make_state):
         assert Threshold(10**6, 100).propose(make_state(stage)).action is Action.GPU
 
 
-def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(make_state):
+def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(make_state, told):
     policy = build_policy(placement(type="lookahead"), GPU, U55C)
     action, reason, costs = parts(policy.propose(make_state()))
     assert action is Action.GPU
-    assert reason.startswith("cheapest (weight of energy 0.5, of time 0.5): GPU 0.0")
-    assert " J a token and " in reason
-    assert reason.endswith(" s (modelled)")
+    told(reason)
     assert [c.action for c in costs] == list(Action)
     by_action = {c.action: c for c in costs}
     assert by_action[Action.FPGA].energy_j > 5 * by_action[Action.GPU].energy_j
@@ -97,7 +95,7 @@ def test_lookahead_offloads_where_the_gpu_path_is_slow(make_state):
     action, reason, costs = parts(policy.propose(state))
     assert action is Action.CONCURRENT
     assert costs[1].time_s < costs[0].time_s
-    assert "cheapest (weight of energy 0, of time 1): card beside GPU" in reason
+    assert "card beside GPU" in reason
 
 
 def test_lookahead_counts_waiting(make_state):

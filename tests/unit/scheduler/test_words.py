@@ -37,66 +37,38 @@ def read(reason, kind):
     return reason
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"queue": 9},
-            "the card's queue is full (9 batches; placement.q_max = 8)",
-        ),
-        (
-            {"length": 3000},
-            "its rows are too long (mean 3000 tokens; placement.l_max = 2048)",
-        ),
-        (
-            {"available": False},
-            "no card is available for it now (none has its model ready, or it is set aside after "
-            "failures)",
-        ),
-        (
-            {"stage": Stage.CRITIC},
-            "training changes the model of critic, and only models that stay as they are can "
-            "be offloaded",
-        ),
-    ],
-)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_guard_says_in_plain_words_why_a_stage_was_kept(make_state, kind, changes, words):
-    asked = replace(make_state(**changes), framework_on=kind)
-    name = KINDS[kind][0]
-    reason = read(place(asked, Fixed(Action.CONCURRENT), Guards()).reason, kind)
-    assert reason == f"kept on the {name}: {words}; proposed: card beside {name} (as asked)"
+def test_a_guard_says_in_plain_words_why_a_stage_was_kept(make_state, told, kind):
+    reasons = []
+    for changes in ({"queue": 9}, {"length": 3000}, {"available": False}, {"stage": Stage.CRITIC}):
+        asked = replace(make_state(**changes), framework_on=kind)
+        reasons.append(read(place(asked, Fixed(Action.CONCURRENT), Guards()).reason, kind))
+    told("\n".join(reasons))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_energy_guard_names_both_figures_in_one_unit(make_state, kind):
-    name, profile = KINDS[kind]
+def test_the_energy_guard_names_both_figures_in_one_unit(make_state, told, kind):
+    _, profile = KINDS[kind]
     asked = replace(make_state(), framework_on=kind)
     guards = Guards(energy_margin=0.0, costs=CostModel(H100, U55C))
     placed = place(asked, Fixed(Action.FPGA), guards)
     by_action = {c.action: c for c in placed.costs}
     n = asked.work.n_output_tokens
     card_j, own_j = (by_action[a].energy_j / n for a in (Action.FPGA, Action.GPU))
-    told = read(placed.reason, kind)
-    assert told == (
-        f"kept on the {name}: offloading would cost more energy ({card_j:.3g} against {own_j:.3g} "
-        "J a token, modelled); proposed: card (as asked)"
-    )
+    reason = read(placed.reason, kind)
+    assert f"({card_j:.3g} against {own_j:.3g} J a token" in reason
     assert profile.kind is kind
     unknown = place(asked, Fixed(Action.FPGA), replace(guards, costs=None)).reason
-    assert "it is not known whether offloading would cost more energy (there is no cost" in read(
-        unknown, kind
-    )
+    told(f"{reason}\n{read(unknown, kind)}")
 
 
-def test_the_energies_of_a_batch_without_tokens_are_joules():
+def test_the_energies_of_a_batch_without_tokens_are_joules(told):
     facts = GuardFacts(
         Stage.REWARD, True, True, 0, 1.0, 10.0, lambda: Energies(2.0, 0.25, "card measured")
     )
-    assert guard_objection(facts, 8, 2048, 1.5).words == (
-        "offloading would cost more energy (2 against 0.25 J, card measured; up to 1.5 times as "
-        "much is allowed)"
-    )
+    words = guard_objection(facts, 8, 2048, 1.5).words
+    assert "(2 against 0.25 J" in words
+    told(words)
     assert against(2.3e-3, 0.4e-3, 1) == "2.3 against 0.4 mJ a token"
     assert against(2.3e-5, 0.0, 1) == "23 against 0 µJ a token"
     assert against(2300.0, 46.0, 0) == "2.3 against 0.046 kJ"
@@ -128,7 +100,7 @@ def test_no_policy_says_what_only_the_paper_explains(make_state, kind, name, abi
     config = PlacementConfig(policy=CONFIGS[name], profile_both_paths=True, n_profiling=2)
     shape = make_state().work.model
     models = dict.fromkeys(Stage, shape)
-    own, profile = KINDS[kind]
+    _, profile = KINDS[kind]
     policy = build_policy(config, profile, U55C, DeviceConfig(), models, abilities)
     guards = Guards.from_config(config, CostModel(profile, U55C), abilities)
     reasons = set()
@@ -141,27 +113,20 @@ def test_no_policy_says_what_only_the_paper_explains(make_state, kind, name, abi
                     )
                     placed = place(asked, policy, guards)
                     reasons.add(read(placed.reason, kind))
-    assert f"profiling: run on the {own} this time, to learn its cost there" in reasons
+    assert any(reason.startswith("profiling: ") for reason in reasons)
     assert len(reasons) > 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_actions_have_names_that_a_reader_understands(kind):
-    place_name = KINDS[kind][0]
-    assert [action_name(a, place_name) for a in Action] == [
-        place_name, "card", f"card beside {place_name}",
-    ]  # fmt: skip
-    assert action_name(Action.CONCURRENT, place_name, Stage.REWARD) == f"card beside {place_name}"
-    assert (
-        action_name(Action.CONCURRENT, place_name, Stage.GENERATION)
-        == "finished rows handed over early"
-    )
+def test_actions_have_names_that_a_reader_understands(told, kind):
+    own = KINDS[kind][0]
+    names = [action_name(action, own) for action in Action]
+    names += [action_name(Action.CONCURRENT, own, stage) for stage in Stage]
+    told("\n".join(names))
 
 
-def test_a_policy_that_fails_is_said_to_have_failed(make_state):
+def test_a_policy_that_fails_is_said_to_have_failed(make_state, told):
     policy = Fixed(Action.FPGA)
     policy.propose = lambda state: 1 / 0
     asked = replace(make_state(), framework_on=DeviceKind.CPU)
-    assert place(asked, policy, Guards()).reason == (
-        "kept on the host: the policy failed (ZeroDivisionError: division by zero)"
-    )
+    told(place(asked, policy, Guards()).reason)

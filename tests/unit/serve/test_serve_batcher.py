@@ -130,7 +130,7 @@ async def test_a_full_queue_refuses_whole_requests_and_says_when_to_come_again()
         first = await held(engine, batcher)
         waiting = [batcher.submit(rows_of([1], [2])), batcher.submit(rows_of([3], [4]))]
         for rows in (rows_of([5]), rows_of([5], [6])):
-            with pytest.raises(HttpError, match="the queue is full: 4 rows wait") as caught:
+            with pytest.raises(HttpError, match=r"\b4 rows") as caught:
                 batcher.submit(rows)
             assert caught.value.status == 429
             assert int(caught.value.headers["retry-after"]) >= 1
@@ -152,7 +152,7 @@ async def test_the_largest_request_gets_the_place_that_a_small_one_would_get():
         small = [batcher.submit(rows_of([n])) for n in range(1, 16)]
         large = batcher.submit(rows_of(*([n] for n in range(limits.request_rows))))
         assert batcher.n_waiting == limits.queue_rows + limits.request_rows - 1
-        with pytest.raises(HttpError, match="19 rows wait"):
+        with pytest.raises(HttpError, match=r"\b19 rows"):
             batcher.submit(rows_of([1]))
         engine.gate.set()
         await asyncio.gather(large.future, *(p.future for p in small))
@@ -294,7 +294,7 @@ async def test_patient_requests_wait_beyond_the_queue_in_order_and_within_bounds
     async with batching(engine, **limits) as batcher:
         await held(engine, batcher)
         waiting = [batcher.submit(rows_of([n]), patient=True) for n in range(2, 7)]
-        with pytest.raises(HttpError, match="the queue is full: 5 rows wait") as caught:
+        with pytest.raises(HttpError, match=r"\b5 rows") as caught:
             batcher.submit(rows_of([7]), patient=True)
         assert (caught.value.status, caught.value.kind) == (503, "waiting_full")
         assert int(caught.value.headers["retry-after"]) >= 1

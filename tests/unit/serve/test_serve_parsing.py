@@ -50,54 +50,59 @@ def test_rows_as_they_were_sent():
 
 
 BAD = [
-    (b"", "body = (EOF while parsing", "allowed is JSON in UTF-8"),
-    (b'{"rows": [\xff]}', "body = (", "JSON in UTF-8"),
-    (b"[" * 5000, "body = (recursion limit", "JSON in UTF-8"),
-    ([], "body = []", 'an object {"rows": [...]}'),
-    ({}, "rows = (not given)", "a list of 1 to 5 rows"),
-    ({"rows": []}, "rows = []", "a list of 1 to 5 rows"),
-    ({"rows": [row()] * 6}, "rows = (6 rows)", "a list of 1 to 5 rows"),
-    ({"rows": {"token_ids": [1]}}, "rows = {", "a list of 1 to 5 rows"),
-    ({"rows": [row(), 7]}, "rows[1] = 7", "an object with the keys id (optional), token_ids,"),
-    ({"rows": [row()], "temp": 1}, "temp = 1", "one of the keys rows"),
-    ({"rows": [row()], "a b\n": 1}, "'a b\\n' = 1", "one of the keys rows"),
-    ({"rows": [row(ids=[1])]}, "rows[0].ids = [1]", "one of the keys id, n_completion, token_ids"),
-    ({"rows": [{"id": "x"}]}, "rows[0].token_ids = (not given)", "a list of 1 to 64 token ids"),
-    ({"rows": [row(token_ids=[])]}, "rows[0].token_ids = []", "a list of 1 to 64 token ids"),
-    ({"rows": [row(token_ids=[1] * 65)]}, "rows[0].token_ids = (65 tokens)", "1 to 64 token ids"),
-    ({"rows": [row(token_ids=[1, 1000])]}, "rows[0].token_ids[1] = 1000", "from 0 to 999"),
-    ({"rows": [row(token_ids=[-1])]}, "rows[0].token_ids[0] = -1", "from 0 to 999"),
-    ({"rows": [row(token_ids=[10**30])]}, "rows[0].token_ids[0] = 1000", "from 0 to 999"),
-    ({"rows": [row(token_ids=[1.0])]}, "rows[0].token_ids[0] = 1.0", "from 0 to 999"),
-    ({"rows": [row(token_ids=["1"])]}, "rows[0].token_ids[0] = '1'", "from 0 to 999"),
-    ({"rows": [row(token_ids=[True])]}, "rows[0].token_ids[0] = True", "from 0 to 999"),
-    ({"rows": [row(token_ids=[None])]}, "rows[0].token_ids[0] = None", "from 0 to 999"),
-    ({"rows": [row(id=3)]}, "rows[0].id = 3", "text of at most 200 characters"),
-    ({"rows": [row(id="x" * 201)]}, "rows[0].id = 'xxx", "text of at most 200 characters"),
-    ({"rows": [row(id="a"), row(), row(id="a")]}, "rows[2].id = 'a'", "(rows[0] has it)"),
-    ({"rows": [row(n_completion=-1)]}, "rows[0].n_completion = -1", "at least 0"),
-    ({"rows": [row(n_completion=4)]}, "rows[0].n_completion = 4", "from 0 to 3"),
-]  # fmt: skip
+    # body, key and value
+    (b"", "body = (EOF while parsing"),
+    (b'{"rows": [\xff]}', "body = ("),
+    (b"[" * 5000, "body = (recursion limit"),
+    ([], "body = []"),
+    ({}, "rows = (not given)"),
+    ({"rows": []}, "rows = []"),
+    ({"rows": [row()] * 6}, "rows = (6 rows)"),
+    ({"rows": {"token_ids": [1]}}, "rows = {"),
+    ({"rows": [row(), 7]}, "rows[1] = 7"),
+    ({"rows": [row()], "temp": 1}, "temp = 1"),
+    ({"rows": [row()], "a b\n": 1}, "'a b\\n' = 1"),
+    ({"rows": [row(ids=[1])]}, "rows[0].ids = [1]"),
+    ({"rows": [{"id": "x"}]}, "rows[0].token_ids = (not given)"),
+    ({"rows": [row(token_ids=[])]}, "rows[0].token_ids = []"),
+    ({"rows": [row(token_ids=[1] * 65)]}, "rows[0].token_ids = (65 tokens)"),
+    ({"rows": [row(token_ids=[1, 1000])]}, "rows[0].token_ids[1] = 1000"),
+    ({"rows": [row(token_ids=[-1])]}, "rows[0].token_ids[0] = -1"),
+    ({"rows": [row(token_ids=[10**30])]}, "rows[0].token_ids[0] = 1000"),
+    ({"rows": [row(token_ids=[1.0])]}, "rows[0].token_ids[0] = 1.0"),
+    ({"rows": [row(token_ids=["1"])]}, "rows[0].token_ids[0] = '1'"),
+    ({"rows": [row(token_ids=[True])]}, "rows[0].token_ids[0] = True"),
+    ({"rows": [row(token_ids=[None])]}, "rows[0].token_ids[0] = None"),
+    ({"rows": [row(id=3)]}, "rows[0].id = 3"),
+    ({"rows": [row(id="x" * 201)]}, "rows[0].id = 'xxx"),
+    ({"rows": [row(id="a"), row(), row(id="a")]}, "rows[2].id = 'a'"),
+    ({"rows": [row(n_completion=-1)]}, "rows[0].n_completion = -1"),
+    ({"rows": [row(n_completion=4)]}, "rows[0].n_completion = 4"),
+]
 
 
-@pytest.mark.parametrize(("data", "where", "allowed"), BAD)
-def test_the_line_for_a_bad_body(data, where, allowed):
-    line = line_of(data)
-    assert line.startswith(where)
-    assert allowed in line
-    assert len(line) < 300
+def test_the_line_for_a_bad_body(told):
+    lines = []
+    for data, key_and_value in BAD:
+        line = line_of(data)
+        assert line.startswith(key_and_value)
+        assert len(line) < 300
+        if isinstance(data, bytes):  # it holds the parser's own words
+            assert "JSON" in line
+        else:
+            lines.append(line)
+    told("\n".join(lines))
 
 
-def test_lines_for_log_probs():
+def test_lines_for_log_probs(told):
     assert "n_completion = (not given)" in line_of({"rows": [row()]}, Stage.REFERENCE)
     line = line_of({"rows": [row(n_completion=3)]}, Stage.REFERENCE)
-    assert "from 0 to 2" in line
-    assert "the first needs a token before it" in line
+    assert "n_completion = 3: " in line
+    told(line)
     for wrong in ("0", "-1", "NaN", "Infinity", "1e999", '"1"', "true", "null"):
         body = f'{{"rows": [{{"token_ids": [1, 2], "n_completion": 1}}], "temperature": {wrong}}}'
         line = line_of(body.encode(), Stage.REFERENCE)
         assert line.startswith("temperature = ")
-        assert line.endswith("allowed is a finite number above 0")
 
 
 LARGE = 1 << 21
@@ -159,7 +164,7 @@ TWICE = [
 @pytest.mark.parametrize(("text", "path"), TWICE)
 def test_a_key_twice_is_refused(text, path):
     body = text.replace("R", '{"token_ids": [1]}').encode()
-    assert line_of(body) == f"{path} = (given more than once): allowed is each key once"
+    assert line_of(body).startswith(f"{path} = (given more than once): ")
 
 
 @pytest.mark.parametrize("id", ["a:b", "::", "a\\b", 'q"":', "\u003a", "é:\\u003a", ':{"rows":'])

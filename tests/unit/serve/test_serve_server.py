@@ -32,9 +32,8 @@ async def test_a_half_sent_body_holds_up_nobody_and_ends_at_its_time():
         await writer.drain()
         assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
         status, data = await answer_from(reader)
-        assert (status, data["error"]) == (
-            408, "body = (unfinished): allowed is at most 0.3 s to send it",
-        )  # fmt: skip
+        assert status == 408
+        assert "0.3 s" in data["error"]
         assert await closed(reader)
         writer.close()
 
@@ -60,9 +59,8 @@ async def test_too_large_a_body_is_answered_while_it_is_being_sent():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head_of(5_000_000) + b" " * 5_000_000)
         status, data = await answer_from(reader)
-        assert (status, data["error"]) == (
-            413, "body = (too large): allowed is at most 1000 bytes",
-        )  # fmt: skip
+        assert status == 413
+        assert "1000 bytes" in data["error"]
         await writer.drain()
         body = body_of([3])
         writer.write(head_of(len(body)) + body)  # what was too much has been thrown away
@@ -113,10 +111,7 @@ async def test_a_body_counts_until_it_is_parsed_and_parsing_holds_up_nobody():
         first = asyncio.create_task(exchange(port, raw))
         await until(lambda: begun)
         assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
-        status, data = await exchange(port, raw)
-        assert (status, data["error"]) == (
-            429, "the bodies that are being read fill the service's memory",
-        )  # fmt: skip
+        assert (await exchange(port, raw))[0] == 429
         gate.set()
         assert rewards(await first) == [float(reward_of([1]))]
         assert rewards(await exchange(port, raw)) == [float(reward_of([1]))]
@@ -154,9 +149,8 @@ async def test_a_full_queue_answers_at_once():
         tasks.append(asyncio.create_task(ask(port, [2], [3])))
         await until(lambda: runner._service.batcher.n_waiting == 2)
         status, data = await ask(port, [4])
-        assert (status, data["error"]) == (
-            429, "the queue is full: 2 rows wait",
-        )  # fmt: skip
+        assert status == 429
+        assert "2 rows" in data["error"]
         engine.gate.set()
         assert [len(rewards(a)) for a in await asyncio.gather(*tasks)] == [1, 2]
 
@@ -176,9 +170,8 @@ async def test_the_end_answers_what_was_accepted_and_takes_nothing_more():
         # Half a body was not accepted, and is not waited for.
         assert (await answer_from(reader))[0] == 503
         status, data = await ask(port, [9])
-        assert (status, data["error"]) == (
-            503, "the service is stopping and takes no further requests",
-        )  # fmt: skip
+        assert status == 503
+        assert "stopping" in data["error"]
         health = await exchange(port, b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
         assert (health[0], health[1]["status"]) == (503, "draining")
         assert not task.done()
@@ -242,9 +235,8 @@ async def test_a_defect_ends_the_service_and_every_client_hears_of_it():
         batcher._deliver = lambda *_: {}["a defect"]
         engine.gate.set()
         answers = await asyncio.gather(*asked)
-        assert [(status, data["error"]) for status, data in answers] == [
-            (503, "the service has stopped")
-        ] * 3
+        assert [status for status, _ in answers] == [503] * 3
+        assert all("has stopped" in data["error"] for _, data in answers)
         ended = await asyncio.wait_for(task, 120)
         assert ended.failure.startswith("KeyError: 'a defect' (test_serve_server.py:")
         assert (ended.n_failed, ended.n_abandoned, ended.forced) == (3, 0, False)

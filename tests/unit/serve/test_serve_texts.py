@@ -115,38 +115,32 @@ def test_what_other_frameworks_leave_out_or_add_is_no_mistake(client_of):
         assert (answer.status_code, answer.json()["rewards"]) == (200, expected)
 
 
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        ([], 'body = []: allowed is an object {"query": [...]}'),
-        ({}, "query = (not given): allowed is a list of 1 to 256 texts"),
-        ({"query": "1"}, "query = '1': allowed is a list of 1 to 256 texts"),
-        ({"query": []}, "query = []: allowed is a list of 1 to 256 texts"),
-        ({"query": ["1"] * 300}, "query = (300 texts): allowed is a list of 1 to 256 texts"),
-        ({"query": ["1", 2]}, "query[1] = 2: allowed is text, not empty"),
-        ({"query": [""]}, "query[0] = '': allowed is text, not empty"),
-        ({"query": [" "]}, "query[0] = (0 tokens): allowed is text of 1 to 64 tokens"),
-        ({"query": ["1 " * 65]}, "query[0] = (65 tokens): allowed is text of 1 to 64 tokens"),
-        (
-            {"query": ["1" * 9999]},
-            "query[0] = (9999 characters): allowed is text of 1 to 64 tokens",
-        ),
-        (
-            {"query": ["beyond"]},
-            f"query[0] = (text with token id {VOCAB}): allowed is 0 to {VOCAB - 1}: the tokenizer "
-            "is not this model's",
-        ),
-    ],
-)
-def test_mistakes_are_told_on_one_line(client_of, body, line):
-    assert refused(client_of().post(PATH, json=body), 400) == line
+def test_mistakes_are_told_on_one_line(client_of, told):
+    client = client_of()
+    lines = []
+    for body, key_and_value in (
+        ([], "body = []"),
+        ({}, "query = (not given)"),
+        ({"query": "1"}, "query = '1'"),
+        ({"query": []}, "query = []"),
+        ({"query": ["1"] * 300}, "query = (300 texts)"),
+        ({"query": ["1", 2]}, "query[1] = 2"),
+        ({"query": [""]}, "query[0] = ''"),
+        ({"query": [" "]}, "query[0] = (0 tokens)"),
+        ({"query": ["1 " * 65]}, "query[0] = (65 tokens)"),
+        ({"query": ["1" * 9999]}, "query[0] = (9999 characters)"),
+        ({"query": ["beyond"]}, f"query[0] = (text with token id {VOCAB})"),
+    ):
+        lines.append(refused(client.post(PATH, json=body), 400))
+        assert lines[-1].startswith(f"{key_and_value}: ")
+    told("\n".join(lines))
 
 
 def test_what_is_not_json_or_not_told_to_be(client_of):
     client, headers = client_of(), {"content-type": "application/json"}
     for raw in (b"{", b'{"query": ["\\ud800"]}', b"\xff", b""):
         line = refused(client.post(PATH, content=raw, headers=headers), 400)
-        assert line.endswith("allowed is JSON in UTF-8")
+        assert "JSON" in line
     refused(client.post(PATH, content=b"{}"), 415)
     assert "method = 'GET'" in refused(client.get(PATH), 405)
 
@@ -157,28 +151,26 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(client_of):
     values = b",".join([b"[]"] * (n // 2))
     raw = b'{"query": ["1"], "more": [' + values + b"]}"
     line = refused(client.post(PATH, content=raw, headers=headers), 400)
-    assert re.fullmatch(r"body = \(\d+ values\): allowed is at most 262144 values", line)
+    assert re.match(r"body = \(\d+ values\): .* 262144 ", line)
     text = ',[{\\"\\' * n  # marks within a text are none
     asked = {"query": ["1"], "labels": [text]}
     assert client.post(PATH, json=asked).status_code == 200
 
 
-def test_a_text_without_a_usable_number_is_an_error_and_no_null(client_of):
+def test_a_text_without_a_usable_number_is_an_error_and_no_null(client_of, told):
     line = refused(client_of().post(PATH, json=question("1", str(NO_NUMBER))), 422)
-    assert line.startswith("query[1] has no reward: the engine gave no usable number")
+    told(line)
 
 
-def test_a_model_without_texts_says_why_and_answers_the_rest(client_of):
+def test_a_model_without_texts_says_why_and_answers_the_rest(client_of, told):
     client = client_of(tokenizer=None)
-    line = refused(client.post(PATH, json=question("1")), 409)
-    assert line == "/openrlhf is not offered: the service was started without a tokenizer"
-    assert client.get("/v1/model").json()["texts"] == {
-        "path": PATH, "offered": False, "why_not": "the service was started without a tokenizer",
-    }  # fmt: skip
+    first = refused(client.post(PATH, json=question("1")), 409)
+    texts = client.get("/v1/model").json()["texts"]
+    assert (texts["path"], texts["offered"]) == (PATH, False)
+    assert texts["why_not"] in first
     assert client.post("/v1/rewards", json={"rows": [{"token_ids": [1]}]}).status_code == 200
     client = client_of(StubEngine(Stage.REFERENCE))
-    line = refused(client.post(PATH, json=question("1")), 409)
-    assert line.endswith("a causal language model answers log-probs, at POST /v1/logprobs")
+    told(f"{first}\n{refused(client.post(PATH, json=question('1')), 409)}")
 
 
 def test_the_model_and_the_metrics_tell_of_it(client_of):
@@ -201,11 +193,11 @@ def test_the_tokenizer_is_told_to_who_may_ask(client_of, tokenizer):
 
 
 def test_tokenizers_that_cannot_be_used(tmp_path):
-    with pytest.raises(CheckpointError, match=r"^the checkpoint holds no tokenizer.json$"):
+    with pytest.raises(CheckpointError, match=r"no tokenizer.json$"):
         TextTokenizer(tmp_path)
     for content in (b"{", b"{}", b"\xff"):
         (tmp_path / "tokenizer.json").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"^tokenizer.json cannot be read: "):
+        with pytest.raises(CheckpointError, match=r"^tokenizer.json "):
             TextTokenizer(tmp_path)
 
 
@@ -222,11 +214,11 @@ def test_the_token_may_stand_in_the_path(client_of):
     ):  # fmt: skip
         line = refused(client.post(path, json=question("1")), 401)
         assert SECRET not in line
-    assert refused(client.post(PATH, json=question("1")), 401).endswith("or POST /openrlhf/TOKEN")
+    assert refused(client.post(PATH, json=question("1")), 401).endswith("/openrlhf/TOKEN")
     # No other endpoint takes it from the path, and no answer or metric shows it.
-    assert "method = 'GET': allowed is POST at /openrlhf" in refused(client.get(right), 405)
+    assert "method = 'GET': allowed is POST" in refused(client.get(right), 405)
     line = refused(client.get(f"/v2/{SECRET}", headers=headers), 404)
-    assert line.startswith("path = (with the token): allowed is")
+    assert line.startswith("path = (with the token): ")
     text = client.get("/metrics", headers=headers).text
     assert "s3cret" not in text
     assert 'path="/openrlhf",status="401"' in text
@@ -271,7 +263,7 @@ def test_the_token_is_in_no_log(tokenizer, caplog, capfd):
 
     with caplog.at_level(logging.DEBUG):
         asyncio.run(test())
-    assert "the engine failed" in caplog.text
+    assert "engine failed" in caplog.text
     for text in (caplog.text, *capfd.readouterr()):
         assert "s3cret" not in text
 
@@ -311,7 +303,8 @@ def test_a_client_that_went_away_leaves_the_queue_and_too_many_get_a_503(tokeniz
             others = [asyncio.create_task(exchange(port, raw_of(t))) for t in ("2", "3")]
             await until(lambda: batcher.n_waiting == 2)
             status, told = await exchange(port, raw_of("4"))
-            assert (status, told["error"]) == (503, "the queue is full: 2 rows wait")
+            assert status == 503
+            assert "2 rows" in told["error"]
             others[0].cancel()
             await until(lambda: batcher.n_waiting == 1)
             last = asyncio.create_task(exchange(port, raw_of("5")))
@@ -330,7 +323,8 @@ def test_a_wait_has_an_end_that_names_the_fault(tokenizer):
         async with running(engine, tokenizer=tokenizer, wait_s=0.4) as (runner, _, port):
             status, told = await exchange(port, raw_of(str(RAISE)))
             assert status == 503
-            assert told["error"].startswith("no answer within 0.4 s: the engine failed: ")
+            assert "0.4 s: " in told["error"]
+            assert "engine failed" in told["error"]
             assert runner._service.batcher.n_waiting == 0
             engine.gate.clear()
             status, told = await exchange(port, raw_of("1"))
@@ -357,9 +351,8 @@ def test_the_end_answers_what_waits_and_refuses_what_is_new(tokenizer):
             new.pop().cancel()
             engine.gate.set()
             status, told = await new[0]
-            assert (status, told["error"]) == (
-                503, "the service is stopping and takes no further requests",
-            )  # fmt: skip
+            assert status == 503
+            assert "stopping" in told["error"]
             got = sorted(one_reward(a) for a in await asyncio.gather(*asked))
             assert got == [float(reward_of([n])) for n in range(1, 6)]
             ended = await task
@@ -393,4 +386,4 @@ def test_texts_that_begin_twice_are_warned_of_once(tokenizer, caplog):
         for texts in (["1 5", "5 1 1"], ["1 1 5", "1 1 6"], ["1 1 7"]):
             assert client.post(PATH, json=question(*texts)).status_code == 200
     (line,) = [line for line in caplog.messages if "twice" in line]
-    assert line.startswith("query[0]: the model ")
+    assert line.startswith("query[0]: ")

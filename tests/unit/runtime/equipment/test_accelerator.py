@@ -78,42 +78,37 @@ def test_each_engine_takes_the_devices_that_it_runs_on(name, offload):
     assert accelerator_profile(config(name, offload)).name == name
 
 
-@pytest.mark.parametrize(
-    ("name", "offload", "why"),
-    [
-        ("l4", {"type": "fpga"}, "engine.offload.type = 'fpga' runs on cards alone"),
-        ("host_cpu", {"type": "fpga"}, "runs on cards alone"),
-        ("l4", {"type": "torch"}, "engine.offload.device = 'cpu' computes on the host's processor"),
-        ("u55c", CUDA, "engine.offload.device = 'cuda:1' is a GPU"),
-        ("host_cpu", CUDA, "engine.offload.device = 'cuda:1' is a GPU"),
-    ],
-)
-def test_a_device_that_the_engine_does_not_run_on_is_refused(name, offload, why):
-    with pytest.raises(ConfigError) as caught:
-        gpu_path(config(name, offload), TrainingSide("cpu", frozen=FROZEN))
-    message = str(caught.value)
-    assert message.startswith(f"devices.accelerator = {name!r}: allowed is one of [")
-    assert message.endswith(why)
-    assert "\n" not in message
-
-
-def test_a_cuda_device_that_is_not_there_is_refused_with_those_that_are(cuda):
-    for uuids, there in (
-        ((), "cpu, since torch finds no CUDA device here"),
-        (("a",), "cpu, or cuda:0 (GPU number 0)"),
+def test_a_device_that_the_engine_does_not_run_on_is_refused(told):
+    lines = []
+    for name, offload in (
+        ("l4", {"type": "fpga"}),
+        ("host_cpu", {"type": "fpga"}),
+        ("l4", {"type": "torch"}),
+        ("u55c", CUDA),
+        ("host_cpu", CUDA),
     ):
+        with pytest.raises(ConfigError, match=f"devices.accelerator = {name!r}: ") as caught:
+            gpu_path(config(name, offload), TrainingSide("cpu", frozen=FROZEN))
+        lines.append(str(caught.value))
+    told("\n".join(lines))
+
+
+def test_a_cuda_device_that_is_not_there_is_refused_with_those_that_are(cuda, told):
+    lines = []
+    for uuids in ((), ("a",)):
         cuda(*uuids)
         with pytest.raises(ConfigError) as caught:
             gpu_path(config("l4", CUDA), TrainingSide("cpu", frozen=FROZEN))
-        assert str(caught.value) == f"engine.offload.device = 'cuda:1': allowed is {there}"
+        lines.append(str(caught.value))
+    told("\n".join(lines))
 
 
-def test_one_of_another_machine_is_not_looked_for_here(cuda):
+def test_one_of_another_machine_is_not_looked_for_here(cuda, told):
     cuda()
     ray = {"runtime": {"type": "ray"}}
     path = gpu_path(config("l4", CUDA, **ray), TrainingSide("cpu", frozen=FROZEN))
     assert path.accelerator.device_ids == ()
-    assert path.gaps == ["offloaded stages ran on cuda:1 of a worker, whose power is not read"]
+    told("\n".join(path.gaps))
 
 
 def test_a_run_that_offloads_nothing_needs_no_device(cuda):
@@ -124,7 +119,7 @@ def test_a_run_that_offloads_nothing_needs_no_device(cuda):
     assert gpu_path(config("l4", CUDA), TrainingSide("cpu")).accelerator is None
 
 
-def test_a_broken_gpu_is_a_gap_where_it_is_the_accelerator_alone(gpus, fake_nvml):  # noqa: F811
+def test_a_broken_gpu_is_a_gap_where_it_is_the_accelerator_alone(gpus, fake_nvml, told):  # noqa: F811
     """torch numbers the three the other way round: cuda:1 is NVML's gpu1."""
     side = TrainingSide("cuda", gpu_uuids=(gpus[0],), frozen=FROZEN)
     fake_nvml.set("devices 3", "error nvmlDeviceGetHandleByIndex 999 2")
@@ -133,10 +128,7 @@ def test_a_broken_gpu_is_a_gap_where_it_is_the_accelerator_alone(gpus, fake_nvml
     fake_nvml.set("devices 3", "error nvmlDeviceGetHandleByIndex 999 1")
     place = accelerator_place(config("l4", CUDA), side)
     assert place.device_ids == ()
-    assert place.gap == (
-        "offloaded stages ran on cuda:1, which NVML cannot read "
-        "(nvmlDeviceGetHandleByIndex: Unknown Error)"
-    )
+    told(place.gap)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -167,23 +159,22 @@ def test_where_the_trainer_s_source_reads_all_gpus_it_is_read_once(gpus):
 
 
 @pytest.mark.parametrize("power", ["null", "modelled"])
-def test_a_source_that_does_not_tell_its_power_leaves_a_gap(gpus, power):
+def test_a_source_that_does_not_tell_its_power_leaves_a_gap(gpus, told, power):
     place = accelerator_place(config("l4", CUDA, power), TrainingSide("cpu", frozen=FROZEN))
-    gap = f"offloaded stages ran on cuda:1, whose power telemetry.gpu.type = '{power}' does not"
-    assert (place.device_ids, place.gap) == ((), f"{gap} tell")
+    assert place.device_ids == ()
+    told(place.gap)
 
 
-def test_without_nvml_or_a_uuid_its_energy_is_missing_with_the_reason(cuda, monkeypatch):
+def test_without_nvml_or_a_uuid_its_energy_is_missing_with_the_reason(cuda, monkeypatch, told):
     side = TrainingSide("cpu", frozen=FROZEN)
     cuda("a", None)
     place = accelerator_place(config("l4", CUDA), side)
-    assert (place.device_ids, place.gap) == (
-        (), "offloaded stages ran on cuda:1, whose UUID torch does not tell",
-    )  # fmt: skip
+    assert place.device_ids == ()
+    told(place.gap)
     cuda("a", "b")
     place = accelerator_place(config("l4", CUDA), side)
     assert place.device_ids == ()
-    assert place.gap.startswith("offloaded stages ran on cuda:1, which NVML cannot read (")
+    assert "cuda:1" in place.gap
 
 
 def test_the_processor_of_the_host_is_no_gpu():

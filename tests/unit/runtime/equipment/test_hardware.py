@@ -88,7 +88,7 @@ def nvml(monkeypatch):
     assert opened == []  # whatever happened, the driver was released
 
 
-def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl):
+def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl, told):
     rapl(False)
     path = gpu_path(config(), CPU)
     assert (path.profile.name, path.source.type) == ("host_cpu", "modelled")
@@ -97,15 +97,15 @@ def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl):
     assert device.model.pids == (os.getpid(),)
     assert device.model.n_threads == path.profile.value("n_cores")
     assert 0 < device.model.idle_w < device.model.active_w
-    assert "no powercap here" in path.note
+    told(path.note)
     build_all(path.source)
 
 
-def test_on_the_cpu_a_counter_is_preferred(rapl):
+def test_on_the_cpu_a_counter_is_preferred(rapl, told):
     rapl(True)
     path = gpu_path(config(), CPU)
     assert path.source.type == "rapl"
-    assert "RAPL" in path.note
+    told(path.note)
     build_all(path.source)
 
 
@@ -148,9 +148,8 @@ OTHERS = [
 @pytest.mark.parametrize("title", OTHERS)
 def test_a_gpu_without_a_profile_is_refused_rather_than_taken_for_another(nvml, title):
     nvml(title)
-    with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'.*none is known for") as caught:
+    with pytest.raises(ConfigError, match=rf"devices\.gpu = 'auto'.*{title}"):
         gpu_path(config(placement=LOOKAHEAD), GPU)
-    assert 'the path of a TOML profile with kind = "gpu"' in str(caught.value)
 
 
 @pytest.mark.parametrize("title", OTHERS)
@@ -164,9 +163,9 @@ def test_a_run_that_only_measures_needs_no_profile_and_gets_no_figures(nvml, cap
     assert (path.source.type, order(path)) == ("auto", ["nvml"])
     assert path.source.device.model is None
     assert path.source.device.gpus == ("GPU-1",)
-    assert "else missing" in path.note
-    assert len(caplog.records) == 1
-    assert "devices.gpu may name a profile file" in caplog.text
+    assert title in path.note
+    (message,) = caplog.messages
+    assert title in message
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,7 @@ def test_a_run_that_only_measures_needs_no_profile_and_gets_no_figures(nvml, cap
 )
 def test_a_run_that_models_needs_a_profile(nvml, placement, power):
     nvml("NVIDIA L40S")
-    with pytest.raises(ConfigError, match=r"none is known for NVIDIA L40S"):
+    with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'.*NVIDIA L40S"):
         gpu_path(config(placement=placement, **power), GPU)
 
 
@@ -220,10 +219,8 @@ def test_a_users_profile_without_power_models_none(nvml, tmp_path):
 def test_one_host_is_not_several_gpus(rapl):
     rapl(False)
     run = Config.model_validate({"devices": {"n_gpus": 64}})
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"devices\.n_gpus = 64: allowed is 1:"):
         gpu_path(run, CPU)
-    allowed = "1: the trainer runs on this host's CPU"
-    assert str(caught.value) == f"devices.n_gpus = 64: allowed is {allowed}"
 
 
 FROZEN = TrainingSide("cpu", frozen={Stage.REWARD: FrozenModel(Path("reward"))})
@@ -236,15 +233,11 @@ def with_card(fpga, placement=THRESHOLD, engine=None):
     )
 
 
-def test_a_card_whose_engine_lacks_figures_is_refused_with_a_remedy(rapl):
+def test_a_card_whose_engine_lacks_figures_is_refused_with_a_remedy(rapl, told):
     rapl(False)
     with pytest.raises(ConfigError) as caught:
         gpu_path(with_card("v80"), FROZEN)
-    message = str(caught.value)
-    assert message.startswith(
-        "devices.accelerator = 'v80': allowed is one of ['u55c'] or the path of a"
-    )
-    assert message.endswith("here clock_hz, n_dsp_used, active_w are missing")
+    told(str(caught.value))
     assert gpu_path(with_card("u55c"), FROZEN)
 
 
@@ -263,7 +256,7 @@ def test_a_card_that_no_engine_stands_for_needs_no_figures(rapl, run, side):
 
 def test_a_gpu_that_cannot_be_named_is_refused(nvml):
     nvml(None)
-    with pytest.raises(ConfigError, match=r"NVML cannot name the GPU \(no NVML here\)"):
+    with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'.*no NVML here"):
         gpu_path(config(), GPU)
 
 
@@ -274,30 +267,19 @@ def test_a_named_profile_is_taken_without_asking_a_driver(nvml, rapl):
     assert gpu_path(config("host_cpu"), CPU).profile.name == "host_cpu"
 
 
-@pytest.mark.parametrize(
-    ("name", "side", "allowed"),
-    [
-        ("l4", CPU, "one of ['auto', 'host_cpu'] or the path of a TOML file"),
-        ("l4", CPU, "l4 is the profile of a GPU (NVIDIA L4 24 GB), and the trainer runs on this "
-                    "host's processor, on no GPU"),
-        ("u55c", CPU, "u55c is the profile of a card (AMD Alveo U55C 16 GB), and the trainer"),
-        ("host_cpu", GPU, "host_cpu is the profile of a host's processor (CPU of this host), and "
-                          "the trainer runs on a GPU"),
-        ("v80", GPU, "v80 is the profile of a card (AMD Alveo V80 32 GB), and the trainer"),
-        ("host_cpu", GPU, "one of ['auto', 'a100_sxm', 'b200_sxm', 'h100_sxm', 'h200', 'l4']"),
-        ("u55c", GPU, "one of ['auto', 'a100_sxm', 'b200_sxm', 'h100_sxm', 'h200', 'l4']"),
-        ("abacus", GPU, "one of ['auto', 'a100_sxm', 'b200_sxm', 'h100_sxm', 'h200', 'l4']"),
-        ("abacus", CPU, "one of ['auto', 'host_cpu']"),
-    ],
-)  # fmt: skip
-def test_a_profile_of_another_device_is_refused(rapl, name, side, allowed):
+def test_a_profile_of_another_device_is_refused(rapl, told):
     """Seconds of one device times watts of another would be printed as if they were measured."""
     rapl(False)
-    with pytest.raises(ConfigError) as caught:
-        gpu_path(config(name), side)
-    assert str(caught.value).startswith(f"devices.gpu = '{name}'")
-    assert allowed in str(caught.value)
-    assert ("is the profile of" in str(caught.value)) == (name != "abacus")
+    lines = []
+    for side, names in (
+        (CPU, ("l4", "u55c", "abacus")),
+        (GPU, ("host_cpu", "v80", "u55c", "abacus")),
+    ):
+        for name in names:
+            with pytest.raises(ConfigError, match=rf"^devices\.gpu = '{name}'") as caught:
+                gpu_path(config(name), side)
+            lines.append(f"on the {side.device}: {caught.value}")
+    told("\n".join(lines))
 
 
 def test_the_gpus_that_the_trainer_uses_are_asked_and_metered(nvml):
@@ -316,7 +298,7 @@ def test_gpus_of_two_models_and_a_wrong_count_are_refused(nvml):
     with pytest.raises(ConfigError, match=r"devices\.n_gpus = 1: allowed is 2"):
         gpu_path(config(), two)
     both = Config.model_validate({"devices": {"n_gpus": 2}})
-    with pytest.raises(ConfigError, match="GPUs of one model"):
+    with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'.*NVIDIA H200"):
         gpu_path(both, two)
 
 
@@ -333,23 +315,20 @@ def test_a_broken_gpu_leaves_the_profile_to_the_others(fake_nvml, code, names): 
         assert gpu_ids(names) == ("gpu0", "gpu1")[: len(names)]
 
 
-def test_a_gpu_without_a_name_is_measured_without_a_profile(fake_nvml, caplog):  # noqa: F811
+def test_a_gpu_without_a_name_is_measured_without_a_profile(fake_nvml, caplog, told):  # noqa: F811
     fake_nvml.set("devices 1", "error nvmlDeviceGetName 999")
     path = gpu_path(config(), TrainingSide("cuda"))
     assert (path.profile.name, path.source.type) == ("nvidia_gpu", "auto")
-    assert "no profile is known for a GPU whose name NVML does not tell" in caplog.text
-    with pytest.raises(ConfigError, match="none is known for a GPU whose name NVML does not tell"):
+    with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'") as caught:
         gpu_path(config(placement=LOOKAHEAD), TrainingSide("cuda"))
+    told("\n".join([path.note, *caplog.messages, str(caught.value)]))
 
 
-def test_where_no_gpu_answers_each_one_s_reason_is_told(fake_nvml):  # noqa: F811
+def test_where_no_gpu_answers_each_one_s_reason_is_told(fake_nvml, told):  # noqa: F811
     fake_nvml.set("error nvmlDeviceGetHandleByIndex 15 0", "error nvmlDeviceGetUUID 4 1")
-    told = (
-        r"NVML cannot name the GPU \(gpu0: nvmlDeviceGetHandleByIndex: GPU is lost; "
-        r"gpu1: nvmlDeviceGetUUID: Insufficient Permissions\)"
-    )
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError) as caught:
         gpu_path(config(), TrainingSide("cuda"))
+    told(str(caught.value))
 
 
 def test_a_gpu_that_cuda_does_not_see_names_no_profile(
@@ -362,9 +341,9 @@ def test_a_gpu_that_cuda_does_not_see_names_no_profile(
 
 
 def test_a_power_source_of_another_device_is_refused():
-    with pytest.raises(ConfigError, match=r"telemetry\.gpu\.type = 'nvml'.*on the CPU"):
+    with pytest.raises(ConfigError, match=r"telemetry\.gpu\.type = 'nvml'"):
         gpu_path(config("host_cpu", type="nvml"), CPU)
-    with pytest.raises(ConfigError, match=r"telemetry\.gpu\.type = 'rapl'.*on a GPU"):
+    with pytest.raises(ConfigError, match=r"telemetry\.gpu\.type = 'rapl'"):
         gpu_path(config("l4", type="rapl"), GPU)
 
 
@@ -382,7 +361,7 @@ def test_a_configured_source_is_taken_as_it_is(power):
     assert path.source.type == power["type"]
     assert path.source.candidates == (run.telemetry.gpu,)
     assert path.source.device == MeteredDevice("cpu0", DeviceKind.CPU)
-    assert f"power source {power['type']} as configured" in path.note
+    assert power["type"] in path.note
     build_all(path.source)
 
 

@@ -94,24 +94,22 @@ def test_a_profile_that_the_config_names_is_the_column_of_the_matrix(gpus):
     assert {i: p.name for i, p in named.metered_profiles.items()} == {"gpu1": "l4"}
 
 
-@pytest.mark.parametrize(
-    ("power", "place", "gap"),
-    [
-        ("nvml", {}, "whose GPUs are not named: [places.generation] devices"),
-        ("nvml", {"count": 4}, "whose GPUs are not named: [places.generation] devices"),
-        ("nvml", {"devices": ["0"], "node": "far"}, "on far, a machine whose power is not read"),
-        ("null", {"devices": ["0"]}, "whose power telemetry.gpu.type = 'null' does not tell"),
-        ("modelled", {"devices": ["0"]}, "telemetry.gpu.type = 'modelled' does not tell"),
-    ],
-)
-def test_devices_that_are_not_read_have_no_energy_and_a_reason(power, place, gap):
-    found = role_places(config(power, **place), trainer("GPU-1"))
-    (told,) = found.gaps
-    assert told.startswith("generation ran on a vLLM server")
-    assert gap in told
-    assert [s.device_ids for s in served(found).held(SPANS)] == [(), ()]
-    assert (found.others, found.source) == (frozenset(), None)
-    assert served(found).n_gpus == place.get("count", 1)
+def test_devices_that_are_not_read_have_no_energy_and_a_reason(told):
+    gaps = []
+    for power, place in (
+        ("nvml", {}),
+        ("nvml", {"count": 4}),
+        ("nvml", {"devices": ["0"], "node": "far"}),
+        ("null", {"devices": ["0"]}),
+        ("modelled", {"devices": ["0"]}),
+    ):
+        found = role_places(config(power, **place), trainer("GPU-1"))
+        (gap,) = found.gaps
+        gaps.append(gap)
+        assert [s.device_ids for s in served(found).held(SPANS)] == [(), ()]
+        assert (found.others, found.source) == (frozenset(), None)
+        assert served(found).n_gpus == place.get("count", 1)
+    told("\n".join(gaps))
 
 
 def test_a_recording_counts_gpus_by_number():
@@ -163,9 +161,8 @@ def test_gpus_that_an_adapter_names_are_found_on_each_machine(gpus):
     (own, unread) = here.by_role[Stage.GENERATION]
     assert (own.node, own.device_ids, own.gap) == ("", ("gpu0",), "")
     assert (unread.node, unread.device_ids, unread.n_gpus) == ("far", (), 2)
-    assert [gap.partition(" on ")[2] for gap in here.gaps] == [
-        "processes of their own on far, a machine whose power is not read"
-    ]
+    (gap,) = here.gaps
+    assert "far" in gap
     assert (here.others, here.source.device.gpus) == ({"gpu0"}, (gpus[0],))
     assert far_roles(config(), side) == {"far": {Stage.GENERATION: ("1", "2")}}
     named = named_gpus(dict.fromkeys(("1", "2"), Stage.GENERATION))
@@ -196,12 +193,10 @@ def test_devices_that_the_config_names_win_over_the_adapter_s(gpus):
     assert far_roles(no_devices, side) == {"far": {Stage.GENERATION: ("1",)}}
 
 
-def test_a_machine_without_nvml_is_named(gpus):
+def test_a_machine_without_nvml_is_named(gpus, told):
     side = over_machines(MachineDevices("far", count=4))
     found = role_places(config(), side)
-    assert found.gaps == [
-        "generation ran on processes of their own on far, where NVML does not tell their GPUs"
-    ]
+    told("\n".join(found.gaps))
     profile, n_gpus = found.devices[Stage.GENERATION]
     assert (profile, n_gpus) == (found.by_role[Stage.GENERATION][0].profile, 5)
     assert far_roles(config(), side) == {}
