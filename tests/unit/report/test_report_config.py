@@ -19,7 +19,7 @@ def written(run) -> tuple[str, str]:
     """The page and the text on the terminal."""
     assert run.ledger.flush()
     out = io.StringIO()
-    page = write_report(run.folder, console=Console(file=out, width=200))
+    page = write_report(run.folder, console=Console(file=out, width=100))
     return page.read_text(), out.getvalue()
 
 

@@ -77,7 +77,7 @@ def test_no_flip_at_all_still_has_an_interval(run, told):
     report = run.report()
     assert report.flips[0].interval == (0.0, pytest.approx(3.8415 / 43.8415, abs=1e-5))
     out = io.StringIO()
-    print_report(report, Console(file=out, width=200))
+    print_report(report, Console(file=out, width=100))
     told("\n".join(line for line in out.getvalue().splitlines() if "of 40" in line))
     assert "8.8 %" in render_html(report)
 
@@ -108,7 +108,7 @@ def test_what_stands_behind_a_plus_minus_is_named(run, told):
     run.ledger.evaluation("reward", "after", [1.0, 1.0, 4.0])
     report = run.report()
     out = io.StringIO()
-    print_report(report, Console(file=out, width=110))
+    print_report(report, Console(file=out, width=100))
     told(out.getvalue())
     page = render_html(report)
     for sign in re.finditer(r"(?:±|\+/-) [\d.]+(.{5})", " ".join(page.split("<section")[1:3])):
