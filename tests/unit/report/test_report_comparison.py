@@ -15,7 +15,7 @@ from ecorl.grid import Scope
 from ecorl.ledger import LEDGER_FILE, DeviceRecord, LedgerReader
 from ecorl.records import DeviceKind, EventKind, Provenance, Stage
 from ecorl.report.comparison.compare import compare
-from ecorl.report.comparison.sections import BY_AVERAGE, comparison_data, sections, verdict
+from ecorl.report.comparison.sections import BY_AVERAGE, comparison_data, verdict
 from ecorl.report.comparison.write import (
     HTML_FILE,
     JSON_FILE,
@@ -66,11 +66,17 @@ def two(run_of):
     return make
 
 
-def told(c):
-    return " ".join(verdict(c))
+def said(c):
+    return "\n".join(verdict(c))
 
 
-def test_savings_are_those_of_the_totals(two):
+def printed(c):
+    out = io.StringIO()
+    print_comparison(c, ("a", "b"), Console(file=out, width=100))
+    return out.getvalue()
+
+
+def test_savings_are_those_of_the_totals(two, told):
     c = two({}, {"g_per_kwh": 100.0, "power_w": 50.0, "waited_s": 10, "memory": 2e9})
     energy, emitted = c.figure("energy"), c.figure(BY_AVERAGE)
     assert (energy.baseline, energy.other) == (pytest.approx(4000.0), pytest.approx(2000.0))
@@ -80,11 +86,7 @@ def test_savings_are_those_of_the_totals(two):
     assert (c.figure("waited").baseline, c.figure("waited").other) == (0.0, 10.0)
     assert not c.differences
     assert not c.refusals
-    said = told(c)
-    assert "emitted 87.5 % less" in said
-    assert "drew 50.0 % less energy" in said
-    assert "A kilowatt-hour of it emitted 75.0 % less: 100 against 400 g" in said
-    assert "waited 10.0 s for cleaner electricity, the first did not wait" in said
+    told(printed(c))
 
 
 def test_the_json_has_the_keys_of_published_comparisons(two):
@@ -101,7 +103,7 @@ def test_the_json_has_the_keys_of_published_comparisons(two):
     json.dumps(data, allow_nan=False)
 
 
-def test_an_accuracy_is_compared_item_by_item_with_its_error(two):
+def test_an_accuracy_is_compared_item_by_item_with_its_error(two, told):
     worse = [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     c = two({}, {"right": worse})
     (scores,) = c.scores
@@ -112,7 +114,7 @@ def test_an_accuracy_is_compared_item_by_item_with_its_error(two):
     impact = comparison_data(c)["accuracy_impact"]
     assert impact["degradation_percentage"] == pytest.approx(12.5)
     assert impact["degradation_standard_error"] == pytest.approx(12.5)
-    assert "75.0 % and 62.5 %, -12.5 ± 12.5 (SE) percentage points over the same items" in told(c)
+    told(verdict(c)[-1])
 
 
 def test_other_items_are_not_compared_in_pairs(two):
@@ -122,52 +124,39 @@ def test_other_items_are_not_compared_in_pairs(two):
     assert scores.difference_error > 0.25
 
 
-def test_runs_of_other_work_are_said_to_be(two):
+def test_runs_of_other_work_are_said_to_be(two, told):
     c = two({}, {"steps": 4})
-    assert c.differences[0] == "2 steps in the first run, 4 in the other one (100 % more)"
-    assert told(c).startswith("Not the same work: 2 steps in the first run, 4 in the other one")
     assert comparison_data(c)["same_work"] is False
-    assert next(s for s in sections(c) if s.id == "work").lead.startswith("Not the same")
+    told(printed(c))
 
 
-def test_figures_of_other_provenance_are_not_compared(two):
+def test_figures_of_other_provenance_are_not_compared(two, told):
     c = two({}, {"provenance": MODELLED})
-    assert c.figure("energy").reason == "measured against modelled"
-    assert c.figure("energy").saved is None
-    assert "energy is not compared: measured against modelled" in c.refusals
+    energy = c.figure("energy")
+    assert (energy.baseline_provenance, energy.other_provenance) == (MEASURED, MODELLED)
+    assert energy.saved is None
+    assert any(energy.reason in refusal for refusal in c.refusals)
     data = comparison_data(c)
     assert data["energy_savings"]["reduction_kwh"] is None
-    assert data["energy_savings"]["not_compared"] == "measured against modelled"
-    assert "Their energy is not compared: measured against modelled." in told(c)
-    # No table holds them.
-    shown = [row[0] for t in sections(c)[0].tables for row in t.rows]
-    assert "energy" not in shown
-    refused = next(s for s in sections(c) if s.id == "refused")
-    row = next(row for row in refused.tables[0].rows if row[0] == "energy")
-    assert row[1].endswith("(measured)")
-    assert row[2:] == (row[2], "measured against modelled")
-    assert row[2].endswith("(modelled)")
+    assert data["energy_savings"]["not_compared"] == energy.reason
+    # No table of figures holds them.
+    told(printed(c))
 
 
-@pytest.mark.parametrize(
-    ("other", "why"),
-    [
-        ({"scope": Scope.DIRECT}, "by life-cycle against direct"),
-        ({"told": MODELLED}, "by intensities that are replayed against modelled"),
-    ],
-)
-def test_grams_of_another_kind_are_not_compared(two, other, why):
+@pytest.mark.parametrize("other", [{"scope": Scope.DIRECT}, {"told": MODELLED}])
+def test_grams_of_another_kind_are_not_compared(two, other, told):
     # Energy that is modelled is the weakest: then the grams' own provenance is the same.
     alike = {"provenance": MODELLED, "told": Provenance.REPLAYED}
     c = two(alike, alike | other)
-    assert c.figure(BY_AVERAGE).reason == why
+    assert c.figure(BY_AVERAGE).saved is None
     assert c.figure("energy").saved is not None
+    told(c.figure(BY_AVERAGE).reason)
 
 
-def test_what_is_missing_is_missing(two):
+def test_what_is_missing_is_missing(two, told):
     c = two({"g_per_kwh": None}, {})
-    assert c.figure(BY_AVERAGE).reason == "it is missing from the first run"
     assert comparison_data(c)["carbon_savings"]["reduction_kg"] is None
+    told(c.figure(BY_AVERAGE).reason)
 
 
 def test_it_is_printed_within_the_width_and_written(run_of):
@@ -192,13 +181,13 @@ def test_text_of_a_user_is_escaped(two):
     assert "\x1b" not in out.getvalue()
 
 
-def test_it_is_the_same_whoever_reads(run_of):
+def test_it_is_the_same_whoever_reads(run_of, told):
     run = fill(run_of("a"))
     with LedgerReader(run.folder) as reader:
         assert reader.run().run_id == "r<1>"
     c = compare(read_summary(run.folder), read_summary(run.folder / "ledger.sqlite"))
     assert c.figure("energy").share == 0.0
-    assert "Both runs emitted the same" in told(c)
+    told(said(c))
 
 
 # ---------------------------------------------------------------- work and instruments
@@ -229,98 +218,79 @@ def withheld(c):
     return {f.name for f in c.figures if f.saved is None and f.reason}
 
 
-def test_the_same_work_by_the_same_instruments_is_said_first(pair):
+def test_the_same_work_by_the_same_instruments_is_said_first(pair, told):
     c = pair({}, {"power_w": 50.0})
-    work, instruments = verdict(c)[:2]
-    assert work == "The same work: grpo, 2 steps, about 200 tokens, as far as the records tell."
-    assert instruments == "The same instruments: gpu0: nvml, measured."
+    told(said(c))
     assert c.figure("energy").share == pytest.approx(0.5)
-    assert "token" not in " ".join(verdict(c)[2:])  # the totals say it
     data = comparison_data(c)
     assert (data["same_work"], data["same_instruments"]) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
+    "other",
     [
-        ({"text": 'algorithm = "rloo"'}, "the algorithm is grpo in the first run, rloo in"),
-        ({"text": "[trainer]\nmax_completion_length = 32"}, "completions of at most 16 tokens"),
-        ({"text": "[trainer]\nnum_generations = 2"}, "8 completions a prompt in the first run, 2"),
-        ({"text": "[trainer]\nbeta = 0.0"}, "with a reference model in the first run, without a"),
-        (
-            {"text": '[task]\ntype = "files"\npolicy = "/p"\nreward = "/r"\nprompts = "/q.jsonl"'},
-            "the prompts are those of the task arithmetic in the first run, /q.jsonl in the other",
-        ),
-        ({"profile": "h200"}, "gpu0 is h100 in the first run, h200 in the other one"),
-        ({"source": "replay"}, "measured by nvml in the first run, measured by replay"),
+        {"text": 'algorithm = "rloo"'},
+        {"text": "[trainer]\nmax_completion_length = 32"},
+        {"text": "[trainer]\nnum_generations = 2"},
+        {"text": "[trainer]\nbeta = 0.0"},
+        {"text": '[task]\ntype = "files"\npolicy = "/p"\nreward = "/r"\nprompts = "/q.jsonl"'},
+        {"profile": "h200"},
+        {"source": "replay"},
     ],
-)  # fmt: skip
-def test_a_difference_that_explains_a_saving_leaves_no_saving(pair, other, words):
+)
+def test_a_difference_that_explains_a_saving_leaves_no_saving(pair, other, told):
     c = pair({}, {"power_w": 50.0, **other})
-    assert words in " ".join(verdict(c)[:2])
     assert {"energy", "energy per token", "mean power", "run time", BY_AVERAGE} <= withheld(c)
-    said = told(c)
-    assert "No saving is told, since " in said
-    assert " less energy" not in said
+    told(said(c))
     data = comparison_data(c)
     assert (data["same_work"] and data["same_instruments"]) is False
     assert data["energy_savings"]["reduction_percentage"] is None
     assert data["per_token"]["reduction_percentage"] is None
 
 
-def test_runs_of_another_amount_are_compared_per_token_alone(pair):
+def test_runs_of_another_amount_are_compared_per_token_alone(pair, told):
     c = pair({}, {"steps": 4, "power_w": 50.0})
     assert {"energy", "mean power", "run time", BY_AVERAGE} <= withheld(c)
     rate = c.figure("energy per token")
     assert (rate.baseline, rate.other) == (pytest.approx(20.0), pytest.approx(5.0))
-    said = told(c)
-    assert "Only figures per token are compared" in said
-    assert (
-        "Of a token it drew 75.0 % less energy (5.00 J/token against 20.0 J/token, measured" in said
-    )
-    assert "It drew" not in said
     assert c.figure("emissions per 1,000 tokens").share == pytest.approx(0.75)
+    told(said(c))
 
 
-def test_an_unfinished_run_is_compared_per_token_alone(pair, run_of):
+def test_an_unfinished_run_is_compared_per_token_alone(run_of, told):
     first = configured(run_of("a"))
     run = run_of("b")
     other = configured(run)
     with contextlib.closing(sqlite3.connect(other / LEDGER_FILE)) as db, db:
         db.execute("DELETE FROM event WHERE kind = 'finish'")
     c = compare(read_summary(first), read_summary(other))
-    assert "the first run is finished, the other one running" in verdict(c)[0]
     assert "energy" in withheld(c)
     assert c.figure("energy per token").saved is not None
+    told(verdict(c)[0])
 
 
-def test_runs_that_differ_in_their_seeds_alone_have_no_interval(pair):
+def test_runs_that_differ_in_their_seeds_alone_have_no_interval(pair, told):
     c = pair({"text": "seed = 1"}, {"text": "seed = 2", "power_w": 90.0})
     assert c.likeness.same_work
-    assert "Their seeds differ (1 and 2): one pair of runs has no interval" in told(c)
     assert c.figure("energy").share == pytest.approx(0.1)
-    assert "no interval" not in told(compare(c.baseline, c.baseline))
+    told(said(c))
+    told(said(compare(c.baseline, c.baseline)), "of one seed")
 
 
 @pytest.mark.parametrize("kind", [DeviceKind.GPU, DeviceKind.CPU])
-def test_another_host_explains_a_saving_of_its_processor_alone(pair, kind):
+def test_another_host_explains_a_saving_of_its_processor_alone(pair, kind, told):
     c = pair({"kind": kind}, {"kind": kind, "host": "b"})
-    assert "Not the same instruments: it ran on the host a in the first run, b" in verdict(c)[1]
+    told(verdict(c)[1])
     # GPUs of one profile that are read alike are alike, a host's processors are not known to be.
     assert ("energy" in withheld(c)) == (kind is DeviceKind.CPU)
 
 
-def test_the_joules_of_a_simulated_card_are_missed_where_one_run_alone_used_it(run_of):
+def test_the_joules_of_a_simulated_card_are_missed_where_one_run_alone_used_it(run_of, told):
     first = configured(run_of("a"))
     run = fill(run_of("b"))
     run.ran(Stage.REWARD, (1030, 1031), 1.0, device="fpga0:u55c", provenance=MODELLED)
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 20.0))
     assert run.ledger.flush()
     c = compare(read_summary(first), read_summary(run.folder))
-    assert "a simulated card answered 0 calls in the first run and 1 in the other" in told(c)
     assert "energy" in withheld(c)
-
-
-def test_what_the_records_do_not_tell_is_named(two):
-    said = told(two({}, {}))
-    assert "(not recorded: the host)" in said
+    told(verdict(c)[1])

@@ -70,6 +70,7 @@ def test_whatever_bytes_change_it_is_a_report_or_one_clear_error(run):
     fill(run)
     file = run.folder / LEDGER_FILE
     data = file.read_bytes()
+    whole = told(run.folder)
     outcomes = []
     for seed in range(150):
         file.write_bytes(flipped(data, random.Random(seed)))
@@ -79,7 +80,7 @@ def test_whatever_bytes_change_it_is_a_report_or_one_clear_error(run):
         assert text.isprintable() == outcomes[-1]
     assert 15 < sum(outcomes) < 150, "the damage is too small, or too large, to say anything"
     file.write_bytes(data)
-    assert "did 19 of 60 steps" in told(run.folder)
+    assert told(run.folder) == whole
 
 
 CHANGES = {

@@ -86,7 +86,7 @@ def test_a_wait_in_which_the_device_works_is_no_barrier_waste(run):
     assert part(report, "gpu0", "barrier wait").time_s == pytest.approx(1.5)
 
 
-def test_stage_rows_and_comparison_by_hand(run):
+def test_stage_rows_and_comparison_by_hand(run, told):
     run.standard()
     report = run.report()
     reward_gpu, reward_card = (r for r in report.stages if r.stage is Stage.REWARD)
@@ -102,10 +102,9 @@ def test_stage_rows_and_comparison_by_hand(run):
     assert by_stage[Stage.REWARD].ratio == pytest.approx(0.5)
     assert by_stage[Stage.REWARD].ratio_provenance is MODELLED
     assert by_stage[Stage.REWARD].saved_j == pytest.approx(40.0)
-    assert by_stage[Stage.GENERATION].sentence == "no comparison: only h100 ran this stage"
-    text = " ".join(report.verdict)
-    assert "did not pay" in text
-    assert "320 J more" in text
+    assert by_stage[Stage.GENERATION].ratio is None
+    assert report.balance.net_j == pytest.approx(-320.0)
+    told(by_stage[Stage.GENERATION].sentence)
 
 
 def test_spread_of_edi(run):
@@ -146,7 +145,7 @@ def test_readings_tell_the_rest_of_a_device(run, counter, expected_rest_j):
     assert column(report, "measured").energy_j == pytest.approx(1680 + expected_rest_j)
 
 
-def test_missing_energy_is_never_zero(run):
+def test_missing_energy_is_never_zero(run, told):
     run.config()
     run.standard()
     run.ran(Stage.ACTOR_TRAIN, (1018, 1019), None, iteration=2)
@@ -160,13 +159,12 @@ def test_missing_energy_is_never_zero(run):
     together = column(report, "together")
     assert together.at_least
     assert report.spending.covered_share == pytest.approx(4 / 5)
-    assert any("1 training call has no energy figure" in s for s in report.missing)
-    assert any("at least" in s for s in report.verdict)
+    told("\n".join([*report.verdict, *report.missing]))
     missing = next(p for p in report.spending.parts if p.provenance is None)
     assert missing.energy_j is None
 
 
-def test_a_call_without_energy_on_a_read_device_is_in_its_readings(run):
+def test_a_call_without_energy_on_a_read_device_is_in_its_readings(run, told):
     run.standard()
     run.power("gpu0", range(1000, 1020), 100.0)
     run.ran(Stage.ACTOR_TRAIN, (1018, 1019), None)
@@ -174,7 +172,7 @@ def test_a_call_without_energy_on_a_read_device_is_in_its_readings(run):
     measured = column(report, "measured")
     assert measured.energy_j == pytest.approx(2000.0)
     assert not measured.at_least
-    assert any("hold it beside the stages" in gap for gap in report.spending.gaps)
+    told("\n".join(report.spending.gaps))
 
 
 def test_nothing_known_at_all(run):
@@ -184,30 +182,29 @@ def test_nothing_known_at_all(run):
     assert (row.energy_j, row.edi_j_per_token, row.mean_power_w) == (None, None, None)
     assert row.energy_provenance is None
     assert report.spending.columns == ()
-    assert any("No energy figure was recorded" in s for s in report.verdict)
 
 
-def test_unknown_idle_power_makes_a_lower_bound(run):
+def test_unknown_idle_power_makes_a_lower_bound(run, told):
     run.ran(Stage.GENERATION, (1000, 1001), 10.0)
     report = run.report()
     assert column(report, "measured").at_least
-    assert any("idle unknown" in gap for gap in report.spending.gaps)
+    told("\n".join(report.spending.gaps))
 
 
-def test_readings_below_the_executions_claim_nothing(run):
+def test_readings_below_the_executions_claim_nothing(run, told):
     run.standard()
     run.power("gpu0", range(1000, 1020), 50.0)
     report = run.report()
     assert part(report, "gpu0", "beside stages").energy_j is None
-    assert any("more than its readings" in gap for gap in report.spending.gaps)
+    told("\n".join(report.spending.gaps))
 
 
-def test_sparse_readings_make_a_lower_bound(run):
+def test_sparse_readings_make_a_lower_bound(run, told):
     run.standard()
     # The last reading, at 1015.5, holds for 2 s.
     run.power("gpu0", range(1000, 1016), 100.0)
     report = run.report()
-    assert any("cover 88 % of the run time" in gap for gap in report.spending.gaps)
+    told("\n".join(report.spending.gaps))
     assert column(report, "measured").at_least
 
 

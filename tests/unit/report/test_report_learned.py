@@ -24,16 +24,13 @@ def evaluated(run, reward_after, correct_before, correct_after, name="correct"):
 
 
 def about_learning(report):
-    return [s for s in report.verdict if "please the reward model" in s]
+    return [s for s in report.verdict if "reward" in s]
 
 
-def test_a_reward_that_rose_while_right_answers_fell_is_told_with_both_figures(run):
+def test_a_reward_that_rose_while_right_answers_fell_is_told_with_both_figures(run, told):
     report = evaluated(run, UP, [1.0, 1.0, 1.0, 0.0], [0.0] * 4)
     # Right answers: -1, -1, -1, 0: mean -0.75, standard deviation 0.5, error 0.25: 3 of them.
-    assert about_learning(report) == [
-        "The reward rose by 1.50 (5.2 SE) while right answers fell from 75 % to 0 % (3.0 SE): "
-        "the policy has learned to please the reward model, not to do the task."
-    ]
+    told("\n".join(about_learning(report)))
     assert math.isclose(1.5 / (math.sqrt(1 / 3) / 2), 5.196, abs_tol=1e-3)
 
 
@@ -46,13 +43,9 @@ def test_it_stands_in_the_terminal_and_on_the_page(run):
     assert about_learning(report)[0] in page
 
 
-def test_a_fall_that_may_be_chance_is_told_as_one(run):
+def test_a_fall_that_may_be_chance_is_told_as_one(run, told):
     report = evaluated(run, UP, [1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0])
-    assert about_learning(report) == [
-        "The reward rose by 1.50 (5.2 SE) while right answers fell from 75 % to 50 % (1.0 SE): "
-        "the policy may have learned to please the reward model rather than to do the task; the "
-        "fall may be chance."
-    ]
+    told("\n".join(about_learning(report)))
 
 
 @pytest.mark.parametrize(
@@ -69,26 +62,22 @@ def test_it_is_not_told_where_it_is_not_so(run, reward, before, after):
     assert about_learning(evaluated(run, reward, before, after)) == []
 
 
-def test_every_item_alike_is_no_chance_and_has_no_error_to_count_in(run):
+def test_every_item_alike_is_no_chance_and_has_no_error_to_count_in(run, told):
     report = evaluated(run, [1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
-    assert about_learning(report) == [
-        "The reward rose by 1.00 (the same for every item) while right answers fell from 100 % to "
-        "0 % (the same for every item): the policy has learned to please the reward model, not to "
-        "do the task."
-    ]
+    told("\n".join(about_learning(report)))
 
 
-def test_small_falls_are_shown_with_a_digit_more(run):
+def test_small_falls_are_shown_with_a_digit_more(run, told):
     n = 400
     before = [1.0] * (n // 2) + [0.0] * (n // 2)
     after = [0.0, *before[1:]]
     report = evaluated(run, [1.0, 2.0] * (n // 2), before, after)
-    assert "fell from 50.0 % to 49.8 %" in about_learning(report)[0]
+    told("\n".join(about_learning(report)))
 
 
-def test_evaluations_of_a_users_own_are_known_by_their_names(run):
+def test_evaluations_of_a_users_own_are_known_by_their_names(run, told):
     report = evaluated(run, UP, [40.0, 41.0, 42.0, 43.0], [2.0, 3.0, 3.0, 4.0], "math/accuracy")
-    assert "while math/accuracy fell from 41.5 to 3.00 (" in about_learning(report)[0]
+    told("\n".join(about_learning(report)))
 
 
 @pytest.mark.parametrize(

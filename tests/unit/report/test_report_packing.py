@@ -15,39 +15,34 @@ def packed(run, step, difference=None):
     tally.end_step(run.ledger, step, None)
 
 
-def test_it_sums_up_all_that_was_computed_and_tells_the_largest_difference(run):
+def test_it_sums_up_all_that_was_computed_and_tells_the_largest_difference(run, told):
     run.standard()
     packed(run, 1, 2e-7)
     packed(run, 2, 3.4e-7)
     packed(run, 3)
     report = run.report()
     # 300 of 1,000 tokens a step are left out, of which 400 are padding.
-    assert report.remarks == (
-        "adaptive micro-batches left out 900 of 3,000 tokens, padding included, 75.0 % of the "
-        "padding; results with and without them differ by 3.4e-07 of the largest value at most "
-        "(2 comparisons, measured)",
-    )
-    assert "Adaptive micro-batches left out 900 of 3,000 tokens" in render_html(report)
+    (remark,) = report.remarks
+    told(remark)
+    assert remark[1:] in render_html(report).replace("\u00a0", " ")
 
 
-def test_steps_that_a_resume_has_superseded_do_not_count(run):
+def test_steps_that_a_resume_has_superseded_do_not_count(run, told):
     run.standard()
     packed(run, 1)
     packed(run, 2)
     run.resume(1030.0, 1)
     packed(run, 2)
     (remark,) = run.report().remarks
-    assert "left out 600 of 2,000 tokens" in remark
+    told(remark)
 
 
-def test_without_a_comparison_or_padding_it_says_so(run):
+def test_without_a_comparison_or_padding_it_says_so(run, told):
     tally = PackingTally()
     tally.note("reward", PackedTokens(1, 90, 90, 90))
     tally.end_step(run.ledger, 1, None)
-    assert run.report().remarks == (
-        "adaptive micro-batches left out 0 of 90 tokens, padding included; results with and "
-        "without them were not compared",
-    )
+    (remark,) = run.report().remarks
+    told(remark)
 
 
 def test_a_run_without_them_says_nothing(run):
@@ -59,7 +54,7 @@ def test_a_run_without_them_says_nothing(run):
     assert run.report().remarks == ()
 
 
-def test_a_difference_that_is_no_number_is_no_difference(run):
+def test_a_difference_that_is_no_number_is_no_difference(run, told):
     packed(run, 1, float("nan"))
     (remark,) = run.report().remarks
-    assert "were not compared" in remark
+    told(remark)

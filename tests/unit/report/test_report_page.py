@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -32,7 +33,6 @@ class Checker(HTMLParser):
         self.ids: list[str] = []
         self.links: list[str] = []
         self.tags: set[str] = set()
-        self.text: list[str] = []
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
@@ -47,9 +47,6 @@ class Checker(HTMLParser):
     def handle_endtag(self, tag):
         if tag not in VOID:
             assert self.stack.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
     def _look(self, attrs):
         for name, value in attrs:
@@ -68,6 +65,14 @@ def rendered(run):
     checker.feed(html)
     assert checker.stack == []
     return html, checker, out.getvalue()
+
+
+def words(page):
+    """What the page says beside its plots, a line for each sentence and row of a table."""
+    shown = re.sub(r"<(style|svg)\b.*?</\1>", "", " ".join(page.split()))
+    rows = re.sub(r"</(?:t[dh]|dt)> ?<(?:t[dh]|dd)\b[^>]*>", " | ", shown)
+    lines = (" ".join(line.split()) for line in re.sub(r"<[^>]*>", "\n", rows).splitlines())
+    return unescape("\n".join(line for line in lines if line))
 
 
 def fill(run):
@@ -127,17 +132,11 @@ def test_what_is_wider_than_a_phone_says_that_it_can_be_scrolled(run):
             assert 'class="scroll"' in before[before.rindex("<") :]
 
 
-def test_the_page_says_the_figures(run):
+def test_the_page_says_the_figures(run, told):
     fill(run)
-    _, checker, text = rendered(run)
-    shown = " ".join(" ".join(checker.text).split())
-    assert "this machine, measured simulated card (modelled)" in shown
-    for wanted in ("r<1>", "c0ffee", "did not pay", "450 g/kWh", "measured", "modelled"):
-        assert wanted in shown
-    assert "did not pay" in " ".join(text.split())  # a line may end within
-    for wanted in ("r<1>", "<script>alert(1)</script> $x$ [bold]", "2,000"):
-        assert wanted in text
-    assert "\x1b[" not in text
+    html, _, text = rendered(run)
+    told(words(html), "page")
+    told(text, "terminal")
 
 
 def test_the_json_holds_every_figure_with_its_provenance(run):
@@ -156,7 +155,7 @@ def test_the_json_holds_every_figure_with_its_provenance(run):
     assert data["head"]["run_id"] == "r<1>"
 
 
-def test_no_table_column_mixes_provenances(run):
+def test_no_table_column_mixes_provenances(run, told):
     """Every stage row stands under the caption of its own two provenances."""
     from ecorl.report.render.spending_tables import stages_section
 
@@ -164,24 +163,21 @@ def test_no_table_column_mixes_provenances(run):
     run.standard()
     run.ran(Stage.REFERENCE, (1018, 1019), 5.0, provenance=Provenance.MODELLED)
     report = run.report()
-    tables = {t.caption: {row[0:2] for row in t.rows} for t in stages_section(report.stages).tables}
-    assert {k.split(";")[0]: v for k, v in tables.items()} == {
-        "time measured, energy measured": {
-            ("generation", "h100"), ("reward", "h100"), ("actor_train", "h100"),
-        },
-        "time measured, energy modelled": {("reference", "h100")},
-        "time modelled, energy modelled": {("reward", "u55c")},
-    }  # fmt: skip
+    tables = stages_section(report.stages).tables
+    assert [{row[0:2] for row in t.rows} for t in tables] == [
+        {("generation", "h100"), ("reward", "h100"), ("actor_train", "h100")},
+        {("reference", "h100")},
+        {("reward", "u55c")},
+    ]
+    told("\n".join(t.caption for t in tables))
 
 
-def test_an_empty_run_gives_a_report_that_says_so(run):
+def test_an_empty_run_gives_a_report_that_says_so(run, told):
     run.ledger.close()
     html, _, text = rendered(run)
-    for wanted in ("config.toml is not in the run folder", "no stage execution was recorded"):
-        assert wanted in html
-        assert wanted in text
-    assert "the end of the run was not recorded" in html
     assert "<svg" not in html
+    told(words(html), "page")
+    told(text, "terminal")
 
 
 def test_a_killed_run_gives_a_report(run, tmp_path):
@@ -192,23 +188,25 @@ def test_a_killed_run_gives_a_report(run, tmp_path):
     left.mkdir()
     for file in run.folder.glob(f"{LEDGER_FILE}*"):
         shutil.copy(file, left)
-    page = write_report(left, console=Console(file=io.StringIO()))
-    assert "did not pay" in page.read_text()
+    assert write_report(left, console=Console(file=io.StringIO())) == left / "report.html"
+    assert json.loads((left / "report.json").read_text())["balance"]["net_j"] < 0
 
 
-def test_a_broken_config_is_told_not_raised(run):
+def test_a_broken_config_is_told_not_raised(run, told):
     run.standard()
     (run.folder / "config.toml").write_text("seed = -1\n")
     html, _, _ = rendered(run)
-    assert "config.toml cannot be read" in html
+    (gap,) = [gap for gap in run.report().missing if "config.toml" in gap]
+    assert gap.split("(")[0] in html
+    told(gap)
     data = json.loads((run.folder / "report.json").read_text())
     assert data["spending"]["columns"][0]["carbon_g"] is None
 
 
 def test_no_run_is_one_clear_error(tmp_path):
     console = Console(file=io.StringIO())
-    with pytest.raises(RunError, match="there is no ledger"):
+    with pytest.raises(RunError, match="no ledger"):
         write_report(tmp_path, console=console)
     (tmp_path / LEDGER_FILE).write_bytes(b"rubbish" * 1000)
-    with pytest.raises(LedgerError, match="not a readable ledger"):
+    with pytest.raises(LedgerError, match="readable ledger"):
         write_report(tmp_path, console=console)

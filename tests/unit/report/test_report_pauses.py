@@ -13,6 +13,7 @@ from ecorl.grid import MarginalIntensity
 from ecorl.ledger import DeviceRecord
 from ecorl.records import BarrierWait, EventKind, Provenance, Stage
 from ecorl.report.render.carbon_tables import N_SHOWN, pauses_section
+from ecorl.report.render.carbon_text import pauses_lines
 from ecorl.report.render.page import render_html, render_json
 from ecorl.report.render.text import print_report
 
@@ -28,9 +29,12 @@ def _no_columns(monkeypatch):
 def terminal(report) -> str:
     out = io.StringIO()
     print_report(report, Console(file=out, width=80, force_terminal=True, color_system=None))
-    lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    return " ".join(" ".join(lines).split())
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+    return out.getvalue()
+
+
+def said(report) -> str:
+    return "\n".join([*report.verdict, *report.missing])
 
 
 def part(report, device_id, cause):
@@ -58,7 +62,7 @@ def waits(run, dirty=400.0, clean=100.0, idle_w=50.0, is_read=True, pue=1.0):
     run.ran(Stage.GENERATION, (1050, 1070), 2000.0)
 
 
-def test_readings_tell_what_was_drawn_in_a_pause(run):
+def test_readings_tell_what_was_drawn_in_a_pause(run, told):
     waits(run)
     report = ended(run, 1080.0)
     paused, beside = part(report, "gpu0", "paused"), part(report, "gpu0", "beside stages")
@@ -72,10 +76,10 @@ def test_readings_tell_what_was_drawn_in_a_pause(run):
         (2000.0, 2000.0, 2000.0, 0.0)
     )
     assert any(note.startswith("Paused:") for note in report.notes)
-    assert "paused: drawn while the run waited for a clean window" in terminal(report)
+    told(terminal(report))
 
 
-def test_the_profile_tells_it_where_nothing_was_read(run):
+def test_the_profile_tells_it_where_nothing_was_read(run, told):
     waits(run, is_read=False)
     card = {"device": "fpga0:u55c", "provenance": MODELLED, "time_s": 5.0}
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 10.0))
@@ -89,8 +93,8 @@ def test_the_profile_tells_it_where_nothing_was_read(run):
         grams = 40 * idle_w / J_PER_KWH * 400
         assert paused.emissions.average.carbon_g == pytest.approx(grams)
     assert report.spending.card.paused_j == pytest.approx(400.0)
-    assert "and 400 J while the run was paused" in " ".join(report.verdict)
     assert report.card_timeline is None or report.card_timeline.idle_j <= 350.0
+    told(said(report))
 
 
 def test_a_pause_is_no_wait_at_the_barrier_and_an_execution_in_it_no_pause(run):
@@ -104,17 +108,15 @@ def test_a_pause_is_no_wait_at_the_barrier_and_an_execution_in_it_no_pause(run):
     assert (paused.energy_j, paused.time_s) == pytest.approx((1500.0, 30.0))
 
 
-def test_a_pause_that_nothing_read_is_missing_and_not_nought(run):
+def test_a_pause_that_nothing_read_is_missing_and_not_nought(run, told):
     waits(run, is_read=False)
     run.power("gpu0", range(1040, 1080), 100.0)
     report = ended(run, 1080.0)
     paused = part(report, "gpu0", "paused")
     assert (paused.energy_j, paused.at_least) == (None, True)
-    assert any("no power reading while the run was paused" in gap for gap in report.missing)
     (outcome,) = report.pauses.outcomes
     assert (outcome.paused_g, outcome.net_g) == (None, None)
-    text = " ".join(report.verdict)
-    assert "cannot be said: unknown is what was emitted in the pauses" in text
+    told(said(report))
 
 
 def test_the_edge_of_a_pause_takes_no_joule_from_an_execution(run):
@@ -132,7 +134,7 @@ def test_the_edge_of_a_pause_takes_no_joule_from_an_execution(run):
 # ---------------------------------------------------------------- what it brought
 
 
-def test_what_a_wait_brought(run):
+def test_what_a_wait_brought(run, told):
     waits(run, pue=1.5)
     report = ended(run, 1080.0)
     pauses = report.pauses
@@ -144,19 +146,15 @@ def test_what_a_wait_brought(run):
     found = (o.trained_g, o.trained_at_start_g, o.paused_g)
     assert found == pytest.approx((4000 * 100 * unit, 4000 * 400 * unit, 2000 * 400 * unit))
     assert o.net_g == pytest.approx((4000 * 300 - 2000 * 400) * unit)
-    text = " ".join(report.verdict)
-    assert "The run waited for a clean window once, 40.0 s in all (50.0 % of the run time)." in text
-    assert "the same joules at the intensity of the start would have emitted 667 mgCO2e" in text
-    assert "(modelled)" in text
-    assert "waiting emitted 167 mgCO2e less" in text
+    told(said(report))
 
 
-def test_a_wait_that_cost_more_than_it_saved_is_told_plainly(run):
+def test_a_wait_that_cost_more_than_it_saved_is_told_plainly(run, told):
     waits(run, dirty=400.0, clean=390.0)
     report = ended(run, 1080.0)
     (o,) = report.pauses.outcomes
     assert o.net_g == pytest.approx((4000 * 10 - 2000 * 400) / J_PER_KWH)
-    assert any("waiting cost more than it saved, by 211 mgCO2e" in s for s in report.verdict)
+    told(said(report))
 
 
 def test_both_kinds_of_intensity_have_an_outcome(run):
@@ -215,35 +213,29 @@ def test_a_run_that_decided_nothing_has_no_section(run):
     assert json.loads(render_json(report))["pauses"] is None
 
 
-def test_a_run_that_never_paused_lists_its_decisions(run):
+def test_a_run_that_never_paused_lists_its_decisions(run, told):
     run.config()
     run.chose(1000.0, Command.RUN, Why.CLEAN, g_per_kwh=90.0, threshold_g_per_kwh=100.0, feed="f")
     run.standard()
     report = run.report()
     assert (report.pauses.n, report.pauses.outcomes) == (0, ())
     assert not any("waited" in s for s in report.verdict)
-    section = pauses_section(report.pauses)
-    assert section.lead == "The run was never paused."
-    (table,) = section.tables
+    (table,) = pauses_section(report.pauses).tables
     assert table.rows == (
         ("2027-01-15 08:16:40", "run", "clean", "90.0", "f", "100", "because clean"),
     )
-    assert "2027-01-15 08:16:40 run clean: because clean (by f)" in terminal(report)
+    told("\n".join(pauses_lines(report.pauses, 80)))
 
 
-def test_a_controller_s_price_of_a_step_has_a_column_where_there_is_one(run):
+def test_a_controller_s_price_of_a_step_has_a_column_where_there_is_one(run, told):
     run.config()
     run.chose(1000.0, Command.RUN, Why.TIMING)
     run.chose(1001.0, Command.PAUSE, Why.PRICED, g_per_kwh=300.0, price_g_per_step=0.0123)
     run.standard()
     report = run.report()
     table = pauses_section(report.pauses).tables[-1]
-    assert "a step less saves, mgCO2e (modelled)" in table.columns
-    assert not any("threshold" in column for column in table.columns)
     assert [row[-2] for row in table.rows] == ["-", "12.3"]
-    assert "the price that decisions go by: a step less saves 12.3 mgCO2e (modelled)" in terminal(
-        report
-    )
+    told("\n".join([" | ".join(table.columns), *pauses_lines(report.pauses, 80)]))
 
 
 def test_many_decisions_are_folded(run):
@@ -254,5 +246,5 @@ def test_many_decisions_are_folded(run):
     shown, folded = pauses_section(report.pauses).tables[-2:]
     assert (len(shown.rows), shown.folded) == (N_SHOWN, False)
     assert (len(folded.rows), folded.folded) == (5, True)
-    assert "5 decisions before these: see the page" in terminal(report)
+    assert "5 decisions" in terminal(report)
     assert len(json.loads(render_json(report))["pauses"]["choices"]) == N_SHOWN + 5

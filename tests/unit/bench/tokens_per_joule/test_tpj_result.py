@@ -72,7 +72,7 @@ def test_results_of_one_stand_are_joined():
 
 def test_the_same_run_twice_is_refused():
     one, other = (result_of([figures("gpu_only", 1)]) for _ in range(2))
-    with pytest.raises(DataError, match=r"b.json: holds gpu_only with seed 1, as a.json does"):
+    with pytest.raises(DataError, match=r"b\.json: .*gpu_only.*a\.json"):
         joined([one, other], ["a.json", "b.json"])
 
 
@@ -148,7 +148,7 @@ def test_a_config_of_the_user_s_is_evaluated_along_training_unless_it_says_other
     assert users_config(str(path), [], None).trainer.evaluate_every == 0
 
 
-def test_a_folder_keeps_its_plan_and_refuses_another_device(tmp_path):
+def test_a_folder_keeps_its_plan_and_refuses_another_device(tmp_path, told):
     folder, made = BenchFolder(tmp_path / "b"), plan("trainer.beta=0.1", reward=0.7)
     folder.begin(made, STAND)
     assert BenchFolder(tmp_path / "b").plan() == (made, STAND)
@@ -157,14 +157,12 @@ def test_a_folder_keeps_its_plan_and_refuses_another_device(tmp_path):
     BenchFolder(tmp_path / "b").begin(made, STAND)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "mine.txt").write_text("x")
-    with pytest.raises(RunError, match="holds something else"), BenchFolder(tmp_path / "c").held():
+    with pytest.raises(RunError) as full, BenchFolder(tmp_path / "c").held():
         pass
     assert [one.name for one in (tmp_path / "c").iterdir()] == ["mine.txt"]
-    with (
-        pytest.raises(RunError, match="is no folder"),
-        BenchFolder(tmp_path / "c" / "mine.txt").held(),
-    ):
+    with pytest.raises(RunError) as a_file, BenchFolder(tmp_path / "c" / "mine.txt").held():
         pass
+    told("\n".join([str(full.value), str(a_file.value)]))
 
 
 def test_what_never_ran_leaves_nothing_behind(tmp_path):
@@ -221,10 +219,9 @@ def test_a_benchmark_goes_on_where_the_framework_computes_as_it_did(tmp_path):
     assert folder.plan()[1] == STAND.computing_on("cuda", ["GPU-1"])
 
 
-def test_another_version_of_the_framework_is_another_result():
-    told = STAND.differences(replace(STAND, versions={**STAND.versions, "torch": "0.1"}))
-    assert len(told) == 1
-    assert told[0].startswith("another version of torch (")
+def test_another_version_of_the_framework_is_another_result(told):
+    (difference,) = STAND.differences(replace(STAND, versions={**STAND.versions, "torch": "0.1"}))
+    told(difference)
 
 
 def test_a_model_that_changed_is_another_config(tmp_path):
@@ -255,7 +252,7 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_runs(key, changes):
 
 def test_one_file_given_twice_is_refused():
     one = result_of([figures("gpu_only", 1)])
-    with pytest.raises(DataError, match=r"a\.json: holds gpu_only with seed 1, as a\.json does"):
+    with pytest.raises(DataError, match=r"a\.json: .*gpu_only.*a\.json"):
         joined([one, one], ["a.json", "a.json"])
 
 
@@ -267,8 +264,9 @@ def test_a_run_that_one_session_did_not_make_is_taken_from_the_other():
         assert sorted((run.seed, run.missing) for run in both.runs) == [(1, ""), (2, "")]
 
 
-def test_a_machine_that_cannot_be_told_from_another_is_not_joined():
+def test_a_machine_that_cannot_be_told_from_another_is_not_joined(told):
     stand = replace(STAND, unit=None)
     one, other = (result_of([figures("gpu_only", seed)], stand=stand) for seed in (1, 2))
-    with pytest.raises(DataError, match=r"which machine it is of is not known"):
+    with pytest.raises(DataError) as caught:
         joined([one, other], ["a.json", "b.json"])
+    told(str(caught.value))

@@ -92,7 +92,7 @@ def test_all_arms_and_seeds_are_run_in_turns_each_in_a_process_of_its_own(toy, t
         ("learned", 3),
     ]  # fmt: skip
     assert "toy run of learned" in folder.log("learned", 1).read_text()
-    assert any("run 6 of 6" in line for line in said)
+    assert sum(" of 6" in line for line in said) == 6
     for name in ("tokens_per_joule.json", "tokens_per_joule.csv", "tokens_per_joule.html"):
         assert (folder.path / name).is_file()
 
@@ -105,25 +105,27 @@ def test_a_crash_is_a_missing_cell_and_a_second_session_makes_that_run_alone(
     result, _ = session(plan, folder)
     missing = {(r.arm, r.seed): r.missing for r in result.runs}
     assert missing["gpu_only", 1] == missing["gpu_only", 2] == ""
-    assert "was ended by SIGKILL" in missing["learned", 1]
+    assert "SIGKILL" in missing["learned", 1]
     assert "toy run of learned" in missing["learned", 1]  # its last words
     kept = begun(folder, "gpu_only", 1)
     monkeypatch.delenv("TOY_DIE")
     again, said = session(plan, BenchFolder(tmp_path / "b"))
     assert [r.missing for r in again.runs] == [""] * 4
     assert begun(folder, "gpu_only", 1) == kept
-    assert sum("run " in line and " of 2" in line for line in said) == 2
+    assert sum(" of 2" in line for line in said) == 2
     # What was cut off is kept aside.
     assert len(list((folder.path / "unfinished").iterdir())) == 2
 
 
-def test_a_run_that_stops_by_itself_is_a_missing_cell_with_a_reason(toy, tmp_path, monkeypatch):
+def test_a_run_that_stops_by_itself_is_a_missing_cell_with_a_reason(
+    toy, tmp_path, monkeypatch, told
+):
     monkeypatch.setenv("TOY_STOP", "learned")
     result, said = session(make_plan(tmp_path, seeds=(1,)), BenchFolder(tmp_path / "b"))
     missing = {r.arm: r.missing for r in result.runs}
     assert missing["gpu_only"] == ""
-    assert "stopped before its last step" in missing["learned"]
-    assert any("stopped before its last step" in line for line in said)
+    assert any(missing["learned"] in line for line in said)
+    told(missing["learned"])
 
 
 def test_seed_0_is_gone_on_with_as_any_other(toy, tmp_path):
@@ -195,7 +197,7 @@ def test_a_box_that_is_used_up_leaves_whole_rounds_out(toy, tmp_path):
     folder = BenchFolder(tmp_path / "b")
     result, said = session(make_plan(tmp_path), folder, box_s=0.0)
     assert [r.missing for r in result.runs] == ["", "", *[LEFT_OUT] * 4]
-    assert any("4 runs are left out" in line for line in said)
+    assert any("4 runs" in line for line in said)
 
 
 def test_where_there_is_a_gpu_no_run_is_forked_from_one_that_knows_the_framework(
@@ -291,7 +293,7 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (130, "")
-    assert "go on with: ecorl bench tokens-per-joule --out b" in err.replace("\n", " ")
+    assert "ecorl bench tokens-per-joule --out b" in err.replace("\n", " ")
     assert "Traceback" not in err
     psutil.wait_procs(children, timeout=10)
     assert not [child for child in children if child.is_running()]
@@ -304,15 +306,14 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
     assert begun(folder, "gpu_only", 1) == kept
 
 
-def test_two_sessions_at_one_folder_are_refused(toy, tmp_path):
+def test_two_sessions_at_one_folder_are_refused(toy, tmp_path, told):
     process = started(tmp_path, TOY_STEP_S="0.3")
     folder = BenchFolder(tmp_path / "b")
     wait_for(lambda: folder.run_dir("gpu_only", 1).exists())
     other = command(tmp_path, "--out", "b")
     _, err = other.communicate(timeout=240)
     assert other.returncode == 2
-    assert "another process is at this benchmark" in err
-    assert len(err.strip().splitlines()) == 1
+    told(err)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
 
@@ -329,7 +330,7 @@ def test_a_benchmark_that_is_killed_leaves_no_process(toy, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "named"),
     [
         (("--seeds", "1,x"), "--seeds = '1,x'"),
         (("--seeds", "1,1"), "--seeds = [1, 1]"),
@@ -344,18 +345,18 @@ def test_a_benchmark_that_is_killed_leaves_no_process(toy, tmp_path):
         (("--engine", "cuda"), "--engine"),
         (("--config", "nothing.toml"), "--config = 'nothing.toml'"),
         (("--set", "trainer.stps=3"), "trainer.stps"),
-        (("--json", "--csv"), "one at a time"),
-        (("--join", "absent.json"), "absent.json: cannot be read"),
-        (("--out", "."), "holds something else"),
-        (("--out", "toy.toml"), "is no folder"),
+        (("--json", "--csv"), "--csv"),
+        (("--join", "absent.json"), "absent.json"),
+        (("--out", "."), "--out"),
+        (("--out", "toy.toml"), "toy.toml"),
     ],
 )
-def test_a_bad_flag_is_one_line_and_exit_code_2(toy, tmp_path, words, told):
+def test_a_bad_flag_is_one_line_and_exit_code_2(toy, tmp_path, words, named):
     process = command(tmp_path, *words)
     out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (2, "")
     assert len(err.strip().splitlines()) == 1, err
-    assert told in err
+    assert named in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plugin", "toy.toml"]
 
 

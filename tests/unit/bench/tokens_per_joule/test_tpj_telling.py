@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import random
-import re
 from dataclasses import replace
 
 import pytest
@@ -38,14 +38,12 @@ def rows_of(table):
 
 def test_rates_are_medians_with_intervals_and_ratios_in_pairs(whole):
     alone, with_card = tables_of(whole, "tokens")
-    assert "this machine alone, energy modelled" in alone.caption
     row = rows_of(alone)["gpu_only"]
     assert row["tokens/J"] == "9.80"  # 1,000 over 102 J
     assert row["x base"] == "-"
     found = over_baseline(whole, "learned", lambda run: run.tokens_per_j)
     assert found.values == pytest.approx([(100 + s) / (120 + s) for s in (1, 2, 3)])
     assert rows_of(alone)["learned"]["x base"] == "0.836"
-    assert "(modelled)" in with_card.caption
     assert set(rows_of(with_card)) == set(PLACEMENTS) - {"gpu_only"}
     both_j = 0.9 * 107.0 + 201.0
     assert rows_of(with_card)["fpga_sequential"]["tokens/J"] == f"{1000 / both_j:.2f}"
@@ -57,19 +55,17 @@ def test_the_simulated_card_is_in_no_figure_of_the_machine(whole):
     assert len(tables_of(without, "tokens")) == 1
 
 
-def test_an_arm_that_was_not_run_has_dashes_and_a_reason(whole):
+def test_an_arm_that_was_not_run_has_dashes_and_a_reason(whole, told):
     row = rows_of(tables_of(whole, "tokens")[0])["gpu_only+clocks"]
     assert set(list(row.values())[1:]) == {"-"}
-    assert "gpu_only+clocks: clocks: not there yet." in missing(whole)
+    told("\n".join(missing(whole)))
 
 
-def test_a_failed_run_is_a_missing_cell_with_its_reason():
+def test_a_failed_run_is_a_missing_cell_with_its_reason(told):
     runs = [figures("gpu_only", s) for s in (1, 2, 3)]
     runs += [figures("learned", 1), figures("learned", 2, missing="its process died")]
     result = result_of(runs)
-    table = rows_of(tables_of(result, "tokens")[0])
-    assert "learned (1 of 2)" in table
-    assert "learned, seed 2: its process died." in missing(result)
+    told("\n".join([*rows_of(tables_of(result, "tokens")[0]), *missing(result)]))
     assert over_seeds(result, "learned", lambda run: run.tokens_per_j).n == 1
 
 
@@ -103,16 +99,16 @@ def test_figures_of_two_provenances_never_share_a_column():
         assert row[f"tokens_per_j_{other}"] == ""
 
 
-def test_joules_that_lack_something_make_bounds():
+def test_joules_that_lack_something_make_bounds(told):
     lacking = machine(at_least=True)
     runs = [figures("gpu_only", s, machine=lacking) for s in (1, 2, 3)]
     row = rows_of(tables_of(result_of(runs), "tokens")[0])["gpu_only"]
     assert row["tokens/J"] == "<= 10.0"
     assert row["J/sample"] == ">= 1.00"
-    assert "at most 10.0" in verdict(result_of(runs))[0]
+    told("\n".join(verdict(result_of(runs))))
 
 
-def test_a_ratio_to_what_lacks_joules_is_a_bound_and_of_two_such_is_unknown():
+def test_a_ratio_to_what_lacks_joules_is_a_bound_and_of_two_such_is_unknown(told):
     lacking = machine(at_least=True)
     whole, short = (
         [figures(name, s, **changes) for s in (1, 2, 3)]
@@ -120,7 +116,7 @@ def test_a_ratio_to_what_lacks_joules_is_a_bound_and_of_two_such_is_unknown():
     )
     row = rows_of(tables_of(result_of([*whole, *short]), "tokens")[0])["learned"]
     assert row["x base"] == "<= 1.00"
-    assert "learned at most 1.00 times" in " ".join(verdict(result_of([*whole, *short])))
+    told("\n".join(verdict(result_of([*whole, *short]))))
     both = [figures("gpu_only", s, machine=lacking) for s in (1, 2, 3)]
     row = rows_of(tables_of(result_of([*both, *short]), "tokens")[0])["learned"]
     assert row["x base"] == "-"
@@ -141,14 +137,10 @@ def test_runs_in_another_order_give_the_same_table(seed):
     assert [s.tables for s in sections(one)] == [s.tables for s in sections(other)]
 
 
-def test_the_terminal_shows_it_in_80_columns(whole):
+def test_the_terminal_shows_it_in_80_columns(whole, told):
     lines = text_lines(whole, 80)
     assert max(map(len, lines)) <= 80
-    text = "\n".join(lines)
-    for words in ("Tokens per joule", "gCO2e", "To a given quality", "config 0123456789ab"):
-        assert words in text
-    # A user of the terminal meets every arm.
-    assert all(name in text for name in PLACEMENTS)
+    told("\n".join(lines))
 
 
 def test_the_page_has_plots_tables_and_no_script(whole):
@@ -156,15 +148,16 @@ def test_the_page_has_plots_tables_and_no_script(whole):
     assert page.count("<svg") == 3
     assert "<script" not in page
     assert page.count("<table") == sum(len(s.tables) for s in sections(whole))
-    assert "with the card (modelled)" in page
+    shown = html.unescape(page).replace("\u00a0", " ")
+    assert all(t.caption in shown for s in sections(whole) for t in s.tables)
 
 
-def test_a_page_of_nothing_is_a_page():
+def test_a_page_of_nothing_is_a_page(told):
     empty = result_of([figures("gpu_only", 1, missing="it died")])
     page = render_page(empty)
     assert "<svg" not in page
     assert "it died" in page
-    assert verdict(empty) == ["No run has an energy figure: there are no tokens per joule."]
+    told("\n".join(verdict(empty)))
     assert text_lines(empty, 80)
 
 
@@ -176,13 +169,11 @@ def test_names_that_a_machine_gives_are_shown_as_text(whole):
 
 
 def test_targets_are_told_with_what_they_took(whole):
-    reward, card, correct, correct_card, final = tables_of(whole, "quality")
-    assert "held-out reward of 1.00" in reward.caption
+    reward, card, _, correct_card, final = tables_of(whole, "quality")
     row = rows_of(reward)["gpu_only"]
     # Run 1 sets the target of 1.001 and reaches it after step 10, as the others do.
     assert (row["reached"], row["step"], row["s"], row["J"]) == ("3 of 3", "10", "10.0", "102")
     assert rows_of(card)["learned"]["s"] == "8.00"
-    assert "share of right answers of 40.0 %" in correct.caption
     assert set(rows_of(correct_card)) == set(PLACEMENTS) - {"gpu_only"}
     assert rows_of(final)["gpu_only"]["right, %"] == "40.0"
 
@@ -240,20 +231,18 @@ def test_an_error_beyond_the_limit_falls_short(whole):
     assert "beyond" in " ".join(verdict(replace(whole, known_truth=KnownTruth(2.0, 2.01))))
 
 
-def test_an_arm_of_adaptive_batches_says_what_was_packed():
+def test_an_arm_of_adaptive_batches_says_what_was_packed(told):
     entry = ArmEntry("gpu_only+adaptive_batch", "gpu_only", "adaptive_batch", "")
     arms = (ArmEntry("gpu_only", "gpu_only", "", ""), entry)
 
     def said(*packed):
         runs = [figures("gpu_only", s) for s, _ in enumerate(packed)]
         runs += [figures(entry.name, s, packing=one) for s, one in enumerate(packed)]
-        return " ".join(verdict(result_of(runs, arms=arms)))
+        return "\n".join(verdict(result_of(runs, arms=arms)))
 
-    told = said(PackedRun(60, 100, 1e-7), PackedRun(80, 100, None))
-    assert "left out 30.0 % of the tokens, padding included" in told
-    assert re.search(r"differ by 1(\.0)?e-07 of the largest value", told)
-    assert f"{entry.name} packed nothing" in said(PackedRun(100, 100, None))
-    assert f"{entry.name} packed nothing" in said(None)
+    told(said(PackedRun(60, 100, 1e-7), PackedRun(80, 100, None)))
+    told(said(PackedRun(100, 100, None)), "nothing")
+    assert said(None) == said(PackedRun(100, 100, None))
 
 
 def test_a_ratio_of_two_provenances_is_not_made():
@@ -265,12 +254,10 @@ def test_a_ratio_of_two_provenances_is_not_made():
     assert learned["x base"] == "-"
 
 
-def test_without_a_baseline_the_others_are_not_said_to_lack_figures():
+def test_without_a_baseline_the_others_are_not_said_to_lack_figures(told):
     runs = [figures("gpu_only", s, missing="it died") for s in (1, 2, 3)]
     runs += [figures("learned", s) for s in (1, 2, 3)]
-    (told,) = verdict(result_of(runs))
-    assert told.startswith("gpu_only has no energy figure")
-    assert "Others have one" in told
+    told("\n".join(verdict(result_of(runs))))
 
 
 def test_few_seeds_have_a_range_and_many_an_interval():

@@ -127,7 +127,7 @@ def test_the_weights_of_a_file_give_its_logits(tmp_path):
 def test_a_file_of_another_form_is_refused(tmp_path, monkeypatch):
     save_onnx(PolicyNetwork(), {}, tmp_path / "p.onnx")
     monkeypatch.setattr("ecorl.policy.training.export.HIDDEN", (256, 128, 65))
-    with pytest.raises(ConfigError, match=r"w2 has the shape \[128, 64\]"):
+    with pytest.raises(ConfigError, match=r"w2.*\[128, 64\]"):
         network_from_onnx(tmp_path / "p.onnx")
     with pytest.raises(ConfigError):
         network_from_onnx(tmp_path / "absent.onnx")
@@ -140,7 +140,7 @@ def test_the_same_workload_is_no_shift(runs, made_for):
     found = shifted(read_workload(runs["again"]), made_for)
     assert not found
     assert {c.name for c in found.changes} == {"row_length", "other_load", "card_time"}
-    assert str(found).startswith("no shift against run hidden-5")
+    assert "hidden-5" in found.against
 
 
 def test_longer_rows_are_seen(runs, made_for):
@@ -259,11 +259,11 @@ def test_a_gain_within_the_noise_is_none():
     assert better.mean > 0
 
 
-def test_without_a_shift_nothing_is_tuned(runs, blocking, tmp_path, monkeypatch):
+def test_without_a_shift_nothing_is_tuned(runs, blocking, tmp_path, monkeypatch, told):
     monkeypatch.setattr(adapting, "train", None)
     found = adapt(runs["again"], blocking, tmp_path / "new.onnx", plan=TINY)
     assert not found.shift
-    assert found.decision == "kept: the workload did not shift"
+    told(found.decision)
     assert (found.old, found.new, found.difference) == (None, None, None)
     with pytest.raises(TypeError):
         adapt(runs["again"], blocking, tmp_path / "new.onnx", plan=TINY, force=True)
@@ -292,7 +292,7 @@ def test_the_pool_begins_with_the_scenario_and_differs():
 # ---------------------------------------------------------------- the folder
 
 
-def test_a_swap_and_back(runs, blocking, tmp_path, monkeypatch):
+def test_a_swap_and_back(runs, blocking, tmp_path, monkeypatch, told):
     tuned_as(monkeypatch, toward_overlap)
     folder = tmp_path / "policy"
     found, lines = adapted(runs["long"], folder, blocking, force=False)
@@ -306,16 +306,16 @@ def test_a_swap_and_back(runs, blocking, tmp_path, monkeypatch):
     assert swap["new_score"] > swap["old_score"]
     assert swap["p_value"] < 0.05
     assert swap["when"].endswith(" UTC")
-    assert any("a running job keeps" in line for line in lines)
+    told("\n".join(lines[-2:]))
 
     said = []
     assert rollback_command(folder, said.append) == 1
-    assert "version 1" in said[0]
+    told("\n".join(said), "back")
     assert (folder / CURRENT).read_bytes() == blocking.read_bytes()
     assert history_of(folder)[-1]["decision"] == "rolled back"
-    with pytest.raises(RunError, match="no policy before the present one") as caught:
+    with pytest.raises(RunError) as caught:
         rollback(folder)
-    assert "\n" not in str(caught.value)
+    told(str(caught.value), "back again")
     assert (folder / CURRENT).read_bytes() == blocking.read_bytes()
 
 
@@ -323,9 +323,9 @@ def test_what_is_kept_stands_in_the_history(runs, blocking, tmp_path):
     found, lines = adapted(runs["again"], tmp_path, blocking, force=False)
     assert not found.swapped
     assert Versions(tmp_path).number == 1
-    assert history_of(tmp_path)[-1]["decision"] == "kept: the workload did not shift"
-    assert "kept: the workload did not shift" in lines
-    with pytest.raises(RunError, match="no policy before"):
+    assert history_of(tmp_path)[-1]["decision"] == found.decision
+    assert found.decision in lines
+    with pytest.raises(RunError, match="no policy"):
         rollback(tmp_path)
 
 
@@ -370,7 +370,7 @@ def test_a_write_that_dies_leaves_the_file_whole(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("ecorl.files.os.fsync", full)
-    with pytest.raises(RunError, match="No space left"):
+    with pytest.raises(RunError, match="No space"):
         versions.write_file(tmp_path / "f", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"old"
@@ -388,14 +388,14 @@ def test_a_version_that_was_changed_is_not_put_back(tmp_path):
     for content in (b"one", b"two"):
         Versions(tmp_path).take(content, {})
     (tmp_path / "0001.onnx").write_bytes(b"other")
-    with pytest.raises(RunError, match="it was changed"):
+    with pytest.raises(RunError, match=r"0001\.onnx"):
         rollback(tmp_path)
     assert (tmp_path / CURRENT).read_bytes() == b"two"
 
 
 def test_another_policy_than_the_folders_is_refused(runs, blocking, tmp_path):
     Versions(tmp_path).take(shipped_path().read_bytes(), {})
-    with pytest.raises(RunError, match="holds another policy"):
+    with pytest.raises(RunError, match=r"blocking\.onnx"):
         adapted(runs["again"], tmp_path, blocking)
 
 
@@ -408,7 +408,7 @@ def test_two_commands_at_once(tmp_path):
 @pytest.mark.parametrize("content", ["no json", "[]", '{"format": "other", "current": 1}'])
 def test_a_history_that_is_none(tmp_path, content):
     (tmp_path / HISTORY).write_text(content, "utf-8")
-    with pytest.raises(RunError, match="is no history of a policy"):
+    with pytest.raises(RunError, match=HISTORY):
         rollback(tmp_path)
 
 
@@ -417,11 +417,11 @@ def test_a_ledger_without_the_stages_changes_nothing(runs, blocking, tmp_path):
     run.mkdir()
     edited(runs["usual"], run, f"DELETE {ROWS} stage = 'reference'")
     folder = tmp_path / "policy"
-    with pytest.raises(RunError, match="reference on the GPUs has 0 readings") as caught:
+    with pytest.raises(RunError, match="reference on the GPUs") as caught:
         adapted(run, folder, blocking)
     assert "\n" not in str(caught.value)
     assert not (folder / CURRENT).exists()
-    with pytest.raises(RunError, match="cannot be made a folder"):
+    with pytest.raises(RunError, match="below"):
         versions.make_folder(blocking / "below")  # a file stands where the folder would be
-    with pytest.raises(RunError, match="no policy here"):
+    with pytest.raises(RunError, match="absent"):
         rollback(tmp_path / "absent")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def step(runtime, iteration):
     on_host(Stage.ACTOR_TRAIN)
 
 
-def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch):
+def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch, told):
     found = calibrate(ran(tmp_path, monkeypatch, 32))
     assert (found.algorithm, found.with_reference) == (Algorithm.GRPO, True)
     assert (found.gpu, found.n_gpus, found.card, found.n_cards) == ("host_cpu", 1, "u55c", 1)
@@ -139,54 +140,43 @@ def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch):
         assert found.counts[f"{stage}_card_s"] == 16
     # A stage's time is the clock's: at least what it slept.
     assert (found.table.at(seen)[:, COLUMN["actor_train_s"]] > 0.9e-4 * seen).all()
-    assert any("other jobs' load does not show" in note for note in found.notes)
     assert found.others.load == 0.0
+    # The first note counts readings that a busy machine made outliers.
+    told("\n".join(found.notes[1:]))
     scenario = found.scenario()
     assert [str(s) for s in scenario.setting.stages] == [
         "generation", "reward", "reference", "actor_train",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("n_iterations", "gpu_power", "words"),
-    [
-        (6, "modelled", "generation on the host has 6 readings, reward on the host has 3 readings"),
-        (22, "null", "energy of generation on the host has 0 readings"),
-    ],
-)
+@pytest.mark.parametrize(("n_iterations", "gpu_power"), [(6, "modelled"), (22, "null")])
 def test_a_run_that_says_too_little_is_refused(
-    tmp_path, monkeypatch, n_iterations, gpu_power, words
+    tmp_path, monkeypatch, n_iterations, gpu_power, told
 ):
     folder = ran(tmp_path, monkeypatch, n_iterations, gpu_power)
-    with pytest.raises(UserError, match="cannot be calibrated") as caught:
+    with pytest.raises(UserError) as caught:
         calibrate(folder)
-    assert words in str(caught.value)
+    told(str(caught.value))
 
 
-def test_a_run_that_never_used_the_card_is_told_how_to_get_one_that_did(tmp_path, monkeypatch):
+def test_a_run_that_never_used_the_card_is_told_how_to_get_one_that_did(
+    tmp_path, monkeypatch, told
+):
     folder = ran(tmp_path, monkeypatch, 32, placement={"policy": {"type": "static"}})
-    with pytest.raises(UserError, match="cannot be calibrated") as caught:
+    with pytest.raises(UserError) as caught:
         calibrate(folder)
-    told = str(caught.value)
-    assert "reward on the card has 0 readings, reference on the card has 0 readings" in told
-    assert "on the host has" not in told  # there were enough of those
-    assert told.endswith(f"Such a run comes from {BOTH_WAYS}")
+    assert BOTH_WAYS in str(caught.value)
+    told(str(caught.value))
 
 
-def test_the_run_that_is_recommended_can_be_calibrated(tmp_path, monkeypatch):
+def test_the_run_that_is_recommended_can_be_calibrated(tmp_path, monkeypatch, told):
     recommended, _, steps = BOTH_WAYS.partition(" and ")
     placement = tomllib.loads(recommended)["placement"]
-    assert steps == f"trainer.steps = {N_BOTH_WAYS} or more"
+    assert str(N_BOTH_WAYS) in steps
     made = calibrate(ran(tmp_path, monkeypatch, N_BOTH_WAYS, placement=placement))
     for stage in FROZEN:
         assert made.counts[f"{stage}_card_s"] == N_BOTH_WAYS // 2
         assert made.counts[f"{stage}_s"] >= 8  # a clock's readings have outliers
     assert made.reach == Reach(N_BOTH_WAYS, N_ROWS, N_ROWS, PROMPT, PROMPT, 8.0, 24.0)
-    told = holds_for(made)
-    assert told[0] == "holds for 1 x host_cpu and 1 x u55c, grpo; its figures are modelled"
-    assert (
-        "24 batches of 8 rows, mean prompts of 4 and mean completions of 8 to 24 tokens" in told[1]
-    )
-    assert f"reward {made.counts['reward_s']}," in told[2]
-    assert "reward on the card 12" in told[2]
-    assert "mean completions outside 4 to 32 tokens" in told[3]
+    # How many readings were outliers differs from run to run.
+    told("\n".join(holds_for(replace(made, counts=dict.fromkeys(made.counts, 12)))))

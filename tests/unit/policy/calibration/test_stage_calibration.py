@@ -40,11 +40,10 @@ def test_generation_at_the_measured_batch_costs_what_was_measured(fitted):
     )
 
 
-def test_what_is_modelled_says_so(fitted):
+def test_what_is_modelled_says_so(fitted, told):
     assert fitted.provenance is Provenance.MODELLED
-    assert any("measured on the GPU" in note for note in fitted.notes)
     assert fitted.table.gpu_idle_w == pytest.approx(figure("idle_before_w"))
-    assert "calls behind the fits: generation 3, reward 3" in "; ".join(holds_for(fitted))
+    told("\n".join([*fitted.notes, *holds_for(fitted)]))
 
 
 def test_the_kept_file_is_what_the_result_gives(fitted, tmp_path):
@@ -68,7 +67,7 @@ def test_figures_of_other_kinds_are_no_work():
 @pytest.mark.parametrize("text", ["", "{}", '{"benchmark": "nvml"}', "[1]"])
 def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
-    with pytest.raises(ConfigError, match="a result of gpu_stages"):
+    with pytest.raises(ConfigError, match="gpu_stages"):
         stages_calibration(tmp_path / "r.json", 128)
 
 
@@ -76,7 +75,7 @@ def test_an_unknown_gpu_and_a_stage_that_is_missing(tmp_path):
     result = json.loads(RESULT.read_text())
     other = tmp_path / "r.json"
     other.write_text(json.dumps({**result, "config": {**result["config"], "gpu": "Voodoo 2"}}))
-    with pytest.raises(ConfigError, match="a GPU with a profile"):
+    with pytest.raises(ConfigError, match="Voodoo 2"):
         stages_calibration(other, 128)
     less = [f for f in result["figures"] if "actor_train" not in f["id"]]
     other.write_text(json.dumps({**result, "figures": less}))

@@ -89,21 +89,17 @@ def test_a_row_holds_shares_energy_loss_and_the_test():
     assert found["always GPU"].cells()[1] == "0.0 ± 0.0 %"
 
 
-def test_without_a_hard_scenario_the_sentences_say_so():
+def test_without_a_hard_scenario_the_sentences_say_so(told):
     easy = compared(hard=False)
     assert counted(easy) == easy.valued() != ()
-    told = " ".join(sentences(easy, "learned"))
-    assert "0 of 1 scenarios are hard enough" in told
-    assert "simple rules do well there" in told
+    told("\n".join(sentences(easy, "learned")))
     assert all(r.p_value is None for r in rows(easy, "learned"))
 
 
-def test_where_nothing_can_be_shared_the_loss_stands_in_its_place():
+def test_where_nothing_can_be_shared_the_loss_stands_in_its_place(told):
     little = compared(gain=0.0004)
     assert all(r.dp_share is None for r in rows(little, "random"))
-    told = " ".join(sentences(little, "random"))
-    assert "in 1 of 1 the DP gains less than 0.1 %" in told
-    assert "s-0 2.000 %" in told
+    told("\n".join(sentences(little, "random")))
 
 
 @pytest.fixture(scope="module")
@@ -178,42 +174,43 @@ def read(text):
     return reader
 
 
+def words(text):
+    """What the page says beside its drawings."""
+    page = read(re.sub(r"<(style|svg)\b.*?</\1>", "", text, flags=re.DOTALL))
+    return "\n".join(" ".join(cell.split()) for cell in page.cells if cell)
+
+
 def picture(reference):
     codes = np.array([[0, 1, 2], [2, 2, REFUSED]])
     return Choices(reference, np.array([100.0, 500.0, 3000.0]), np.array([0.0, 4.0]), codes)
 
 
-def test_the_page_is_whole_and_needs_nothing_else(reference):
+def test_the_page_is_whole_and_needs_nothing_else(reference, told):
     text = render_page(RECORD, compared(), picture(reference), title="x <b>.onnx")
     page = read(text)
     assert page.loaded == []
     assert "<script" not in text
     assert banned(" ".join(page.cells), on_gpus=True) == []
     assert "x &lt;b&gt;.onnx" in text
-    for word in ("92.0 ± 2.0 %", "clairvoyant DP", "card, GPU waits",
-                 "the limits forbid offloading", "Imitation: mean score lost", "PPO: score",
-                 "1,198", "12 s (measured)"):  # fmt: skip
-        assert word in page.cells
-    assert "the imitated network stayed" in text
-    assert "Costs are published" in text
+    drawn = {"card, GPU waits", "Imitation: mean score lost", "PPO: score"}
+    assert {"92.0 ± 2.0 %", "1,198", "12 s (measured)", *drawn} <= set(page.cells)
+    told(words(text))
     # Stand-in colours of the drawing became those of the page.
     assert not re.search(r"#0[01]0[0-9]0[0-9]\b", text)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_of_little_says_what_is_missing():
+def test_a_page_of_little_says_what_is_missing(told):
     text = render_page({})
-    read(text)
-    assert "No comparison was made" in text
-    assert "holds no learning curves" in text
     assert "<svg" not in text
+    told(words(text))
 
 
 def test_a_page_is_written_whole_or_not(tmp_path):
     write_page(tmp_path / "a" / "r.html", "text")
     assert (tmp_path / "a" / "r.html").read_text() == "text"
-    with pytest.raises(ConfigError, match="can be written"):
+    with pytest.raises(ConfigError, match="written"):
         write_page(tmp_path / "a", "text")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
