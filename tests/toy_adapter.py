@@ -2,7 +2,7 @@
 
 What a test asks of it stands in environment variables: TOY_DIE, TOY_STOP and TOY_REFUSE name a
 placement whose runs are killed, stop by themselves or are refused, TOY_STEP_S is the time of a
-step.
+step, and no step ends while the file TOY_HOLD is there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 from ecorl.errors import DataError
 from ecorl.ledger import LEDGER_FILE, DeviceRecord
@@ -103,6 +104,8 @@ def _train(config, ledger, stages=(Stage.GENERATION, Stage.ACTOR_TRAIN)):
         for step in range(1, config.trainer.steps + 1):
             start_s = time.monotonic()
             time.sleep(step_s)
+            while Path(os.environ.get("TOY_HOLD", "/nowhere")).exists():
+                time.sleep(0.01)
             end_s = time.monotonic()
             middle_s = (start_s + end_s) / 2
             for stage, span in zip(stages, ((start_s, middle_s), (middle_s, end_s)), strict=False):

@@ -14,7 +14,8 @@ def test_each_recorded_text_is_of_a_test():
     for path in files:
         source = (TESTS / path.relative_to(FOLDER)).with_suffix(".py")
         tree = ast.parse(source.read_text("utf-8"))
-        tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        tests = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
         named = {name.split("[")[0].split(" ")[0] for name in read(path)}
         assert named <= tests, path
     assert files

@@ -107,6 +107,12 @@ def test_stages_on_the_same_gpus_do_not_run_at_once(job, told):
     job({"type": "static"}, block=OVERLAP).check()
 
 
+def test_the_width_of_the_policy_stays(job, told):
+    found = job({"type": "static"}, block={"trainer": {"widths": [1, 2]}})
+    told(refused(found, "ecorl.trainer.widths", [1, 2], "widths"))
+    job({"type": "static"}, block={"trainer": {"widths": [1]}}).check()
+
+
 def test_of_several_references_the_one_that_shares_is_named(job):
     found = job({"type": "static"}, block=OVERLAP)
     found.settings.reference_configs = {

@@ -307,13 +307,16 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
 
 
 def test_two_sessions_at_one_folder_are_refused(toy, tmp_path, told):
-    process = started(tmp_path, TOY_STEP_S="0.3")
+    hold = tmp_path / "hold"
+    hold.touch()
+    process = started(tmp_path, TOY_HOLD=str(hold))
     folder = BenchFolder(tmp_path / "b")
     wait_for(lambda: folder.run_dir("gpu_only", 1).exists())
     other = command(tmp_path, "--out", "b")
     _, err = other.communicate(timeout=240)
     assert other.returncode == 2
     told(err)
+    hold.unlink()
     _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
 
