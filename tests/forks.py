@@ -196,12 +196,12 @@ def fork_module(
             os.setsid()
         sys.excepthook = sys.__excepthook__
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        code = _exit_code(words, os.environ | dict(variables or {}), outputs)
+        code = exit_code(words, os.environ | dict(variables or {}), outputs)
     finally:
         os._exit(code)
 
 
-def _exit_code(words: Sequence[str], env: Mapping[str, str], outputs: Sequence[int]) -> int:
+def exit_code(words: Sequence[str], env: Mapping[str, str], outputs: Sequence[int]) -> int:
     """Be a child to its end; the code with which an interpreter would exit."""
     try:
         _be(words, env, outputs)
@@ -254,13 +254,13 @@ def _be(words: Sequence[str], env: Mapping[str, str], outputs: Sequence[int]) ->
     # Random numbers that nobody has seeded differ from fork to fork.
     np.random.seed()  # noqa: NPY002
     try:
-        _run_python(list(words))
+        run_python(list(words))
     finally:
         # As an interpreter does that ends; a process of multiprocessing leaves it out.
         atexit._run_exitfuncs()
 
 
-def _run_python(words: list[str]) -> None:
+def run_python(words: list[str]) -> None:
     if words[0] == "-m":
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.frameworks import worker_forks
+
 LOOPBACK = "127.0.0.2"
 """Of the loopback device; Ray takes 127.0.0.1 for another name of the network's address."""
 
@@ -42,7 +44,12 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, environment: Mapping[str, str], *, n_gpus: int, n_fpgas: int
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    n_gpus: int,
+    n_fpgas: int,
+    libraries: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """Start a Ray node with GPUs and cards that are names alone; ends what it started.
 
@@ -51,6 +58,8 @@ def cluster(
         environment: of the node and of all processes of trainings on it.
         n_gpus: as Ray counts them.
         n_fpgas: cards, the resource ``FPGA``.
+        libraries: modules that a process has imported of which the trainings' are forks, see
+            `worker_forks`; with none each of them imports all that it needs.
     """
     port = free_port()
     # A node asks for a token if this user has one, and drivers that have its address give none.
@@ -62,7 +71,14 @@ def cluster(
         # Its default port would be that of every cluster on this machine.
         "--ray-client-server-port", str(free_port()), "--disable-usage-stats",
     ]  # fmt: skip
-    with _ray_node(folder / "ray.log", environment, options):
+    with contextlib.ExitStack() as stack:
+        if libraries:
+            environment[worker_forks.SOCKET] = str(folder / "forks")
+            prepared = worker_forks.prepared(folder, environment, libraries)
+            await_forks = stack.enter_context(prepared)
+        stack.enter_context(_ray_node(folder / "ray.log", environment, options))
+        if libraries:
+            await_forks()
         address = f"{LOOPBACK}:{port}"
         yield Cluster(address, folder, {**environment, "RAY_ADDRESS": address})
 

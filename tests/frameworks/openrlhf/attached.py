@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from ecorl.ledger import LedgerReader
 from tests.frameworks.openrlhf import harness
+from tests.frameworks.watching import await_step
 
 GPU = 'placement.policy = {type = "static"}\n'
 AWAY = 'placement.policy = {type = "static", reward = "concurrent", reference = "concurrent"}\n'
@@ -79,6 +80,34 @@ def train(
     result = harness.run_training(cluster, tiny, folder, changes, command=command, **options)
     disturbing.join(timeout=10)
     return Attached(result, record)
+
+
+@contextmanager
+def held(
+    cluster: harness.Cluster, n_steps: int, disturb: Callable[[Path], None]
+) -> Iterator[Callable[[Path], None]]:
+    """Have trainings stand after some steps until they were disturbed.
+
+    Args:
+        cluster: the cluster that they run on.
+        n_steps: steps after which nothing is generated.
+        disturb: called with the folder of the record when all of them are in it.
+
+    Yields:
+        What is to run beside a training.
+    """
+    hold = Path(cluster.environment[harness.HOLD])
+    hold.write_text(str(n_steps * harness.N_ROWS), "utf-8")
+
+    def beside(record: Path) -> None:
+        await_step(record, n_steps)
+        disturb(record)
+        hold.unlink()
+
+    try:
+        yield beside
+    finally:
+        hold.unlink(missing_ok=True)
 
 
 def largest_difference(plain: harness.Result, attached: Attached) -> float:

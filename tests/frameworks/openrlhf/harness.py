@@ -22,7 +22,16 @@ from tests.frameworks.trainings import Ended, cpu_environment, run_to_end
 
 CPU = Path(__file__).parent / "cpu"
 COMMAND = (sys.executable, "-m", "openrlhf.cli.train_ppo_ray")
+HOLD = "ECORL_TEST_HOLD"
+"""Variable with the path of a file: how many requests are answered while it is there."""
 N_STEPS, N_ROWS, MICRO = 4, 8, 4
+LIBRARIES = (
+    "torch", "transformers.trainer", "transformers.models.llama.modeling_llama", "deepspeed",
+    "datasets", "peft", "torch.utils.tensorboard",
+    "aiohttp", "google.protobuf.internal.builder", "jsonschema", "requests", "yaml",
+    "ecorl.report", "ecorl.runtime.local",
+)  # fmt: skip
+"""What a training's processes load before OpenRLHF's own modules, see `worker_forks`."""
 # Every role has a GPU of its own; `common` gives the rest that has no place on the CPU.
 ROLES = ("actor", "ref", "reward", "critic")
 
@@ -95,9 +104,14 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     """Of the driver and of Ray's processes; `folder` is for their caches."""
     # DeepSpeed's optimiser was compiled there when the environment was made.
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch-extensions"))
-    return cpu_environment(
-        folder, CPU, **{"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": extensions, **more}
-    )
+    own = {
+        "DS_ACCELERATOR": "cpu",
+        # No thread in a process that is forked.
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        "TORCH_EXTENSIONS_DIR": extensions,
+        HOLD: str(folder / "hold"),
+    }
+    return cpu_environment(folder, CPU, **(own | more))
 
 
 @contextlib.contextmanager
@@ -111,7 +125,9 @@ def cluster(folder: Path, *, n_gpus: int = 8, n_fpgas: int = 2, **more: str) -> 
         **more: environment of all processes of the trainings.
     """
     env = environment(folder, **more)
-    with ray_nodes.cluster(folder, env, n_gpus=n_gpus, n_fpgas=n_fpgas) as started:
+    with ray_nodes.cluster(
+        folder, env, n_gpus=n_gpus, n_fpgas=n_fpgas, libraries=LIBRARIES
+    ) as started:
         yield started
 
 

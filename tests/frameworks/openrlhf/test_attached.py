@@ -17,13 +17,14 @@ from tests.frameworks.openrlhf.attached import (
     EXACT,
     GPU,
     Attached,
+    held,
     largest_difference,
     reward_service,
     train,
 )
 from tests.frameworks.ray_nodes import free_port
 from tests.frameworks.trainings import LIMIT_S, ROOT
-from tests.frameworks.watching import await_step
+from tests.frameworks.worker_forks import none_prepared
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S + 60)]
 
@@ -52,18 +53,15 @@ def test_rewards_of_the_real_service_survive_its_restart(tiny, cluster, tmp_path
     # OpenRLHF takes several services in turns.
     changes = harness.REINFORCE | harness.remote_reward(f"{url},{url}") | {"ds.lora.rank": 4}
     with reward_service(tmp_path, tiny.reward, port) as restart:
-        plain = harness.run_training(cluster, tiny, tmp_path / "plain", changes)
-
-        def disturb(record):
-            await_step(record, 1)
-            restart()
-
-        run = train(cluster, tiny, tmp_path / "attached", EXACT, changes, beside=disturb)
+        plain = harness.run_training(cluster, tiny, tmp_path / "plain", changes, n_steps=2)
+        with held(cluster, 1, lambda _record: restart()) as beside:
+            attached = tmp_path / "attached"
+            run = train(cluster, tiny, attached, EXACT, changes, n_steps=2, beside=beside)
     assert largest_difference(plain, run) <= 1e-6
     roles = {r: n for r, n in ROLES.items() if not r.startswith("critic")}
     rows = run.rows()
-    assert Counter(r.role for r in rows) == {role: n * N for role, n in roles.items()}
-    for step in range(1, N + 1):
+    assert Counter(r.role for r in rows) == {role: 2 * n for role, n in roles.items()}
+    for step in (1, 2):
         generated, reward = (
             next(r for r in rows if (r.iteration, r.stage) == (step, stage))
             for stage in (Stage.GENERATION, Stage.REWARD)
@@ -87,20 +85,21 @@ def test_two_iterations_are_open_at_once(tiny, cluster, tmp_path):
     file = tmp_path / "reward.py"
     file.write_text(REWARD)
     changes = harness.ASYNC | harness.NO_REFERENCE | harness.remote_reward(file)
-    changes |= {"train.num_episodes": 2}
-    run = train(cluster, tiny, tmp_path / "run", GPU, changes)
-    rows = run.rows()
+    run = train(
+        cluster, tiny, tmp_path / "run", GPU, changes | {"train.num_episodes": 2}, n_steps=2
+    )
+    rows, n_steps = run.rows(), 4
     roles = {"generation": 1, "reward": 1, "critic": 1, "actor_train": 2, "critic_train": 1}
     found = Counter((r.iteration, r.role) for r in rows)
-    assert found == {(i, role): n for i in range(1, 2 * N + 1) for role, n in roles.items()}
+    assert found == {(i, role): n for i in range(1, n_steps + 1) for role, n in roles.items()}
     # What is done with a batch is booked to the iteration in which it was generated.
-    for step in range(1, 2 * N + 1):
+    for step in range(1, n_steps + 1):
         own = [r for r in rows if r.iteration == step]
         assert len({r.n_output_tokens for r in own} - {0}) == 1
     generated = {r.iteration: r for r in rows if r.stage is Stage.GENERATION}
     trained = {r.iteration: r.t_end_s for r in rows if r.stage is Stage.ACTOR_TRAIN}
-    assert any(generated[i + 1].t_start_s < trained[i] for i in range(1, 2 * N))
-    assert run.result.metrics["train/n_letters"].keys() == set(range(1, 2 * N + 1))
+    assert any(generated[i + 1].t_start_s < trained[i] for i in range(1, n_steps))
+    assert run.result.metrics["train/n_letters"].keys() == set(range(1, n_steps + 1))
 
 
 @pytest.mark.parametrize("estimator", ["RLOO", pytest.param("GROUP_NORM", marks=pytest.mark.deep)])
@@ -123,7 +122,7 @@ def test_several_samples_a_prompt_without_a_critic(estimator, tiny, cluster, tmp
     ("config", "changes", "told"),
     [
         (EXACT, harness.COLOCATED, "placement.policy.reward = 'concurrent'"),
-        ('algorithm = "grpo"\n', {}, "algorithm = 'grpo'"),
+        pytest.param('algorithm = "grpo"\n', {}, "algorithm = 'grpo'", marks=pytest.mark.deep),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(
@@ -150,6 +149,7 @@ def test_reward_and_reference_one_after_the_other(plain, tiny, cluster, tmp_path
                    for a in away for r in own if r is not a)  # fmt: skip
 
 
+@pytest.mark.deep
 def test_cards_that_no_node_has_are_missed_at_once(tiny, tmp_path):
     with (
         tempfile.TemporaryDirectory(prefix="ecorl-", ignore_cleanup_errors=True) as folder,
@@ -169,7 +169,9 @@ def test_the_example_trains_with_int8(tiny, cluster, tmp_path):
         "ECORL_OPENRLHF": f"{sys.executable} -m roll_adapters.openrlhf",
         "POLICY": str(tiny.actor), "REWARD": str(tiny.reward), "PROMPTS": str(tiny.prompts),
     }  # fmt: skip
-    result = harness.run_training(cluster, tiny, tmp_path, command=command, env=env, n_steps=2)
+    # As a user has it: each process starts by itself.
+    with none_prepared(cluster.environment):
+        result = harness.run_training(cluster, tiny, tmp_path, command=command, env=env, n_steps=2)
     run = Attached(result, tmp_path / "record")
     report = report_of(run)
     assert report.head.n_steps_done == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import cached_property
 
 import pytest
@@ -13,14 +12,13 @@ from ecorl.runtime.overhead import HookTime
 from tests.fakes.recordings import blinking
 from tests.frameworks.conformance import FAULTS, N_STEPS, AdapterConformance, TrainedRun
 from tests.frameworks.openrlhf import harness
-from tests.frameworks.openrlhf.attached import EXACT, GPU, toml, train
+from tests.frameworks.openrlhf.attached import EXACT, GPU, held, toml, train
 from tests.frameworks.trainings import LIMIT_S
 from tests.frameworks.watching import await_checkpoint, processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S + 60)]
 
 ROLES = ("generation", "reward", "reference", "critic", "actor_train", "critic_train")
-TRIES = 3
 GEARS = (
     'gears = {allowed = ["BF16", "FP8"], simulate_fp8 = true, measure_every = 1, '
     "mismatch_limit = 3.0}\n"
@@ -75,19 +73,16 @@ class OpenRlhfUnderTest:
 
     @cached_property
     def resumed(self):
-        for _ in range(TRIES):
-            # The trainer may be through before it is killed.
-            shutil.rmtree(self.folder / "resumed", ignore_errors=True)
-            cut = self.attached("resumed", GPU, harness.SAVES, beside=self.kill, check=False)
-            if cut.result.code:
-                break
+        with held(self.cluster, 3, self.kill) as beside:
+            cut = self.attached("resumed", GPU, harness.SAVES, beside=beside, check=False)
+        assert cut.result.code
         refused = self.attached("resumed", GPU, harness.SAVES, check=False).result
         assert refused.code == 2
         self.refusal = refused.text.strip().splitlines()[-1]
         return self.left_by(self.attached("resumed", GPU, harness.RESUMES))
 
     def kill(self, record):
-        """Kill the trainer when it has saved its first checkpoint."""
+        """Kill the trainer; its only checkpoint is that of the step before."""
         await_checkpoint(record)
         for process in processes("PPOTrainer", self.cluster):
             process.kill()

@@ -42,6 +42,7 @@ def test_plain_run_trains(plain, tiny):
     )
 
 
+@pytest.mark.deep
 def test_plain_runs_repeat(plain, tiny, cluster, tmp_path):
     again = harness.run_training(cluster, tiny, tmp_path)
     assert again.numbers == plain.numbers

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -33,6 +32,11 @@ N_STEPS, N_ROWS, MICRO = 4, 8, 4
 N_GPUS = 4
 PROMPT_LENGTH, RESPONSE_LENGTH = 48, 12
 DOMAINS = ("long", "short")
+LIBRARIES = (
+    "torch", "numpy", "safetensors.torch",
+    "asyncio", "google.protobuf.internal.builder", "jsonschema", "requests", "yaml",
+)  # fmt: skip
+"""What the double's processes load before they are the double's, see `worker_forks`."""
 
 
 def source(framework: str = "real") -> Path | None:
@@ -203,26 +207,12 @@ def cluster(
         "ROLL_TEST_GPUS": str(N_GPUS),
         "ROLL_TEST_SOURCE": str(checkout),
     }
-    if framework == "double":
-        own["ROLL_TEST_FORKS"] = str(folder / "forks")
     env = cpu_environment(folder, CPU if framework == "real" else DOUBLE, **(own | more))
-    with contextlib.ExitStack() as stack:
-        if framework == "double":
-            stack.enter_context(_prepared_worker(folder, env))
-        yield stack.enter_context(ray_nodes.cluster(folder, env, n_gpus=N_GPUS, n_fpgas=n_fpgas))
-
-
-@contextlib.contextmanager
-def _prepared_worker(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
-    """Run what the double's processes are forked from: see `tests/fakes/roll/worker_forks.py`."""
-    command = [sys.executable, str(DOUBLE / "worker_forks.py"), env["ROLL_TEST_FORKS"]]
-    with (folder / "forks.log").open("w") as told:
-        process = subprocess.Popen(command, env=dict(env), cwd=folder, stdout=told, stderr=told)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+    libraries = LIBRARIES if framework == "double" else ()
+    with ray_nodes.cluster(
+        folder, env, n_gpus=N_GPUS, n_fpgas=n_fpgas, libraries=libraries
+    ) as started:
+        yield started
 
 
 class Result(Ended):

@@ -303,6 +303,21 @@ def test_a_frozen_model_that_is_not_here_is_named():
         description.frozen_models(config(CONCURRENT), args)
 
 
+def test_cards_that_the_cluster_lacks_are_missed_at_once(model, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_cluster, "nodes", lambda: [ClusterNode("a", "a", "a", 1.0)])
+    runtime = RayRuntimeConfig().model_copy(update={"patience_s": 0.0})
+    args = job_flags(
+        actor__model_name_or_path=model("actor"), reward__model_name_or_path=model("reward")
+    )
+    alone = {"type": "static", "reward": "concurrent"}
+    fitted(config(alone).model_copy(update={"runtime": runtime}), args)
+    with pytest.raises(ConfigError) as refused:
+        fitted(config(CONCURRENT).model_copy(update={"runtime": runtime}), args)
+    assert refused.value.key == "runtime.type"
+    assert "a cluster with 2 of the resource FPGA (it has 1)" in refused.value.allowed
+
+
 def test_a_model_s_folder_is_a_path_or_the_hub_s_cache(model, monkeypatch):
     import huggingface_hub
 

@@ -10,6 +10,7 @@ import dataclasses
 import gc
 import json
 import os
+import sys
 
 from tests.frameworks.changed_imports import change_imports
 
@@ -74,8 +75,18 @@ _AFTER = {
     "openrlhf.trainer.ppo_utils.samples_generator": _samples_generator,
 }
 
+_FORKS = (
+    "openrlhf.cli.train_ppo_ray", "roll_adapters.openrlhf",
+    "tests.frameworks.openrlhf.redone_steps", "setup_worker.py",
+)  # fmt: skip
 
 # A training is seven processes that each load torch, transformers and DeepSpeed: most of its
-# time, of which the collector would take a sixth.
+# time. They are forks of one that has, where there is one.
+if "ECORL_TEST_FORKS" in os.environ and any(w.endswith(_FORKS) for w in sys.orig_argv[1:3]):
+    from tests.frameworks.worker_forks import run_as_fork
+
+    run_as_fork(sys.orig_argv[1:])
+
+# The collector would take a sixth of what it takes to load them.
 gc.set_threshold(100_000, 50, 50)
 change_imports(_AFTER)

@@ -7,10 +7,14 @@ that differ only in where their frozen models run draw the same samples.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib
+import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +72,13 @@ class _Worker:
             self.n_loaded += 1
 
 
+async def _let_through(number: int) -> None:
+    """Wait while a file says that fewer requests than this are to be answered."""
+    with suppress(FileNotFoundError):
+        while number > int(Path(os.environ["ECORL_TEST_HOLD"]).read_text()):
+            await asyncio.sleep(0.05)
+
+
 class Engine:
     """An engine with one worker, in the process of the rollout actor."""
 
@@ -84,7 +95,7 @@ class Engine:
         self._worker = type("Worker", (_Worker, extension), {})(self._model)
         self._digest, self._digest_at = b"", -1
         self._n_asked: Counter[bytes] = Counter()
-        self._n_unfinished = 0
+        self._n_begun = self._n_unfinished = 0
         self.output_processor = SimpleNamespace(
             get_num_unfinished_requests=lambda: self._n_unfinished
         )
@@ -103,7 +114,9 @@ class Engine:
 
     async def generate(self, prompt: dict[str, Any], sampling_params: Any, request_id: str) -> Any:
         self._n_unfinished += 1
+        self._n_begun += 1
         try:
+            await _let_through(self._n_begun)
             completion = self._complete(list(prompt["prompt_token_ids"]), sampling_params)
         finally:
             self._n_unfinished -= 1
