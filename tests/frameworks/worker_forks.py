@@ -37,6 +37,9 @@ from tests import forks
 SOCKET = "ECORL_TEST_FORKS"
 """Variable with the path of the prepared process's socket."""
 
+ASKS = Path(__file__).parents[1] / "fakes" / "forked"
+"""Folder of the `sitecustomize` with which Ray's workers ask."""
+
 PARENT_S = 5.0
 """How often the prepared process looks whether who started it is still there."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,17 @@ from tests.cluster import two_nodes
 from tests.conftest import demand
 from tests.fakes.grids import turning_grid  # noqa: F401
 from tests.fakes.nvml.fake_nvml import FakeNvml, build
+from tests.frameworks import worker_forks
 from tests.integration.tiny_trainer import TinyTask, tiny_trainer
 from tests.toy_runs import make_toy_plugin, use_toy_plugin
+
+ACTORS_LIBRARIES = (
+    "torch", "numpy", "ecorl.config", "ecorl.ledger", "ecorl.engines.torch",
+    "ecorl.runtime.scheduling.stage_scheduler", "ecorl.runtime.monitor",
+    "ecorl.trainer.elastic.member", "asyncio", "google.protobuf.internal.builder", "jsonschema",
+    "requests", "yaml",
+)  # fmt: skip
+"""What Ray's actors load, see `worker_forks`."""
 
 
 @pytest.fixture(scope="session")
@@ -117,10 +127,15 @@ def ray_nodes(tmp_path_factory, toy_plugin):
     with contextlib.ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             use_toy_plugin(toy_plugin, patch)
+            patch.setenv("PYTHONPATH", f"{worker_forks.ASKS}:{os.environ['PYTHONPATH']}")
+            patch.setenv(worker_forks.SOCKET, str(folder / "forks"))
             patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
             for key, value in fake.child_environment().items():
                 patch.setenv(key, value)
+            prepared = worker_forks.prepared(folder, os.environ, ACTORS_LIBRARIES)
+            await_forks = stack.enter_context(prepared)
             nodes = stack.enter_context(two_nodes())
+            await_forks()
         yield nodes
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from tests.frameworks import ray_nodes
+from tests.frameworks import ray_nodes, worker_forks
 from tests.frameworks.ray_nodes import Cluster
 from tests.frameworks.tiny import Tiny, make_prompts
 from tests.frameworks.trainings import Ended, cpu_environment, run_to_end
@@ -208,6 +208,8 @@ def cluster(
         "ROLL_TEST_SOURCE": str(checkout),
     }
     env = cpu_environment(folder, CPU if framework == "real" else DOUBLE, **(own | more))
+    if framework == "double":
+        env["PYTHONPATH"] = f"{worker_forks.ASKS}{os.pathsep}{env['PYTHONPATH']}"
     libraries = LIBRARIES if framework == "double" else ()
     with ray_nodes.cluster(
         folder, env, n_gpus=N_GPUS, n_fpgas=n_fpgas, libraries=libraries
