@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import two_nodes
 from tests.conftest import demand
-from tests.fakes.grids import turning_grid  # noqa: F401
+from tests.fakes.grids import patient, turning_grid  # noqa: F401
 from tests.fakes.nvml.fake_nvml import FakeNvml, build
 from tests.integration.tiny_trainer import TinyTask, tiny_trainer
 from tests.toy_runs import make_toy_plugin, use_toy_plugin
