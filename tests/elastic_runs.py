@@ -18,7 +18,7 @@ MICRO_ROWS = 3
 
 
 @contextmanager
-def training(folder, task, *, width=1, control=None, drill=None, timeout_s=30.0, **options):
+def training(folder, task, *, width=1, control=None, drill=None, timeout_s=120.0, **options):
     """A trainer that is closed in the end."""
     groups = GroupOptions(timeout_s=timeout_s)
     member = MemberOptions(micro_batch_rows=MICRO_ROWS, drill=drill, groups=groups)

@@ -2,7 +2,8 @@
 
 A member dies where its drill says so (`dies`), falls silent (`falls_silent`), or naps there
 (`naps`). It has no process of its own whose end would close its connections: the others learn of
-it by the time-out of their group, or from the driver.
+it by the time-out of their group, or from the driver. However busy the machine is, the answer to
+a ping of one that has not fallen silent comes in time: it is waited for.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def dies():
 
 def falls_silent():
     _here.actor.is_silent = True
-    _here.actor.ended.wait(60.0)
+    _here.actor.ended.wait(600.0)
     raise Died
 
 
@@ -58,6 +59,7 @@ class LocalActor:
 
     def call(self, group, method, args):
         answer = Future()
+        answer.pinged = self if method == "ping" else None
         if self.ended.is_set():
             answer.set_exception(ActorDiedError())
         else:
@@ -76,7 +78,7 @@ class LocalActor:
     def _run(self, answer, method, args):
         _here.actor = self
         if self.is_silent:
-            self.ended.wait(60.0)
+            self.ended.wait(600.0)
         with suppress(InvalidStateError, Died):
             try:
                 answer.set_result(getattr(self._member, method)(*args))
@@ -98,7 +100,15 @@ class LocalMethod:
         return self._actor.call(self._group, self._method, args)
 
 
+def await_ping(answer):
+    actor = answer.pinged
+    while actor and not (answer.done() or actor.is_silent or actor.ended.is_set()):
+        time.sleep(0.001)
+
+
 def wait(references, *, num_returns=1, timeout=None, fetch_local=True):
+    for one in references:
+        await_ping(one)
     end_s = time.monotonic() + (1e9 if timeout is None else timeout)
     while True:
         ready = [one for one in references if one.done()][:num_returns]

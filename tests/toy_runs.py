@@ -107,7 +107,7 @@ class ToyRun:
                 "deadline_s": 8.0,
                 **config.pop("placement", {}),
             },
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}, "stale_after_s": 600.0},
             **({"runtime": runtime_table} if runtime_table else {}),
             **config,
         }

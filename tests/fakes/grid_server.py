@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
@@ -105,13 +104,3 @@ def unused_url():
     """An address of this machine at which nobody listens."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         return f"http://127.0.0.1:{server.server_port}"
-
-
-def took_s(call):
-    """Seconds that a call takes, and the error that it ends with."""
-    begin_s = time.monotonic()
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
-        return time.monotonic() - begin_s, error
-    return time.monotonic() - begin_s, None

@@ -29,13 +29,13 @@ PART_HOURS = 5
 TWO_WAITS = [g for g in (DIRTY, CLEAN, DIRTY, CLEAN) for _ in range(PART_HOURS)]
 """A run waits before its first step, and once more between two."""
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 """Longest wait of a test for something to happen, s: only a broken one takes so long."""
 
 
 def plain_config(folder, **tables):
     """A config whose power is modelled, and whose run lies in a folder."""
-    power = {"gpu": {"type": "modelled", "interval_s": 0.02}}
+    power = {"gpu": {"type": "modelled", "interval_s": 0.02}, "stale_after_s": 600.0}
     return validate_config({"run_dir": str(folder), "telemetry": power, **tables})
 
 
@@ -129,7 +129,13 @@ class TurningGrid:
 
 
 @pytest.fixture
-def turning_grid(tmp_path, monkeypatch):
+def patient(monkeypatch):
+    """A grid that a busy machine asks late is not silent."""
+    monkeypatch.setattr("ecorl.carbon.listener.SILENT_FOR", 10_000)
+
+
+@pytest.fixture
+def turning_grid(tmp_path, monkeypatch, patient):
     """The replayed grid of the run in the folder ``run``, held back for it."""
     grid = TurningGrid(tmp_path / "run")
     monkeypatch.setattr(ReplayFeed, "_newest", lambda feed, now_s: grid.newest(feed, now_s))

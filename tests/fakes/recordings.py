@@ -9,6 +9,7 @@ import pytest
 
 from ecorl.carbon.traces.reading import read_trace
 from ecorl.errors import DataError
+from ecorl.records import FaultKind
 
 HOUR_S = 3600.0
 NEW_YEAR = datetime(2022, 1, 1, tzinfo=UTC)
@@ -56,15 +57,19 @@ def weeks(n_days=10):
     return np.round(350 + 20 * np.sin(2 * np.pi * hours / 24) + hours % 5, 1).tolist()
 
 
+SILENT = {FaultKind.INTENSITY_UNKNOWN, FaultKind.INTENSITY_KNOWN}
+"""Faults of a `blinking` grid that a busy machine asks late: it is silent meanwhile."""
+
+
 def blinking(folder, threshold_g_per_kwh=300.0):
     """A table ``[carbon]`` that makes a training wait again and again, whatever its speed.
 
-    Its replayed grid is clean for 0.4 s of each 4 s, so that the boundary of two steps falls into
+    Its replayed grid is clean for 0.8 s of each 4 s, so that the boundary of two steps falls into
     dirty hours nearly always, and no wait is long.
     """
-    path = write(folder, two(([400.0] * 9 + [200.0]) * 300), "BLINKING_2022.csv")
+    path = write(folder, two(([400.0] * 8 + [200.0] * 2) * 300), "BLINKING_2022.csv")
     feed = {"type": "replay", "path": str(path), "speed": 9000.0}
     return {
         "threshold_g_per_kwh": threshold_g_per_kwh, "pause": "steps", "max_wait_s": 600.0,
-        "recheck_s": 0.1, "stale_after_s": 1.0, "feeds": [feed],
+        "recheck_s": 0.5, "stale_after_s": 60.0, "feeds": [feed],
     }  # fmt: skip

@@ -78,6 +78,9 @@ class StandIn:
         if how == "child":
             child = subprocess.Popen(["sleep", "60"])
             (self.folder / "child").write_text(str(child.pid))
+        if how == "await stop":
+            while not self.stops:
+                time.sleep(0.002)
         if how == "dawdle":
             time.sleep(0.3)
         if how == "hang":
@@ -87,7 +90,7 @@ class StandIn:
             os._exit(1)
         if how == "memory":
             # Not before others load beside this one: that is the fault after this one in the list.
-            limit_s = time.monotonic() + 5
+            limit_s = time.monotonic() + 240
             while not (self.folder / "fault-1").exists() and time.monotonic() < limit_s:
                 time.sleep(0.005)
             self.channel.send(Failed("OutOfMemoryError", "CUDA out of memory", "Traceback: no\n"))
@@ -176,7 +179,7 @@ class StandIn:
             leaves = handover.wanted(wanted)
             dropped = handover.dropped()
             self.n_dropped += len(dropped)
-            limit_s = time.monotonic() + 5
+            limit_s = time.monotonic() + 240
             # Until it may leave, or that is given up as often as it may be.
             while (
                 wanted not in (None, WIDTH)

@@ -43,6 +43,7 @@ from ecorl.records import (
     StageResult,
 )
 from ecorl.runtime.energy.run_energy import recorded_totals
+from tests.fakes.recordings import SILENT
 from tests.frameworks.joules import assert_counted_once
 
 N_STEPS = 4
@@ -326,7 +327,7 @@ class AdapterConformance:
         with record_of(adapter.paused) as reader:
             choices, rows = reader.choices(), kept(reader)
             spans = paused_spans(choices, reader.last_times())[1]
-            assert reader.faults() == []
+            assert {row.kind for row in reader.faults()} <= SILENT
         assert Why.DIRTY in {row.choice.why for row in choices}
         assert {row.choice.g_per_kwh for row in choices} <= {400.0, 200.0, None}
         # Nothing of a step runs while it stands.

@@ -8,6 +8,9 @@ import torch
 
 from ecorl.config import Config, validate_config
 
+MODELLED = {"gpu": {"type": "modelled", "interval_s": 0.02}, "stale_after_s": 600.0}
+"""A table ``[telemetry]`` under which readings that a busy machine takes late are no fault."""
+
 BOTH = {"type": "static", "reward": "concurrent", "reference": "concurrent"}
 
 
@@ -21,7 +24,7 @@ def config(tmp_path, algorithm: str = "grpo", **placement: Any) -> Config:
             "run_dir": str(tmp_path / "run"),
             "placement": {"policy": policy, **placement},
             "engine": engine,
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+            "telemetry": MODELLED,
             **more,
         }
     )

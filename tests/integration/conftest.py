@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import two_nodes
 from tests.conftest import demand
-from tests.fakes.grids import turning_grid  # noqa: F401
+from tests.fakes.grids import patient, turning_grid  # noqa: F401
 from tests.fakes.nvml.fake_nvml import FakeNvml, build
 from tests.frameworks import worker_forks
 from tests.integration.tiny_trainer import TinyTask, tiny_trainer

@@ -5,6 +5,9 @@ controller nor a learned policy: by a placement policy and a control path that g
 run that decides for itself can be held against one in which the same things are on and nothing
 decides.
 
+Where the time of the control path is played, it goes on with the steps and the pauses of the
+training and with nothing else: what is decided is then the same on any machine.
+
     python -m tests.integration.given_decisions run --config X    the command, following a list
     python -m tests.integration.given_decisions FD PARENT_PID     a training process, likewise
 """
@@ -20,9 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ecorl.control import SIMULATED, Gear, Why
+from ecorl.control import AS_IT_IS, SIMULATED, Gear, TrainingStage, Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, SchedulerState, Stage
+from ecorl.runtime.control.standing import POLL_S
 from ecorl.scheduler.policies import Proposal
 from ecorl.stages.graph import may_leave_gpu
 
@@ -34,7 +38,13 @@ STEADY = "ECORL_TEST_STEADY"
 """Variable that is set where a step waits until processes that are wanted stand by: the change then
 comes at the same step on any machine."""
 
+PLAYED = "ECORL_TEST_PLAYED"
+"""Variable that names a file with the time that has passed for the control path, s: it is played.
+"""
+
 MODULE = "tests.integration.given_decisions"
+PLAYS = {"__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": f"{MODULE}.play"}
+"""Has Ray call `play` in each process that it starts: one of them decides."""
 
 
 @dataclass
@@ -102,6 +112,91 @@ def noted_rows(folder: Path) -> dict[int, list[list[int]]]:
     return {
         step: [row for rank in sorted(own) for row in own[rank]] for step, own in by_rank.items()
     }
+
+
+# ---------------------------------------------------------------- the time of the control path
+
+
+class PlayedTime:
+    """A clock that goes on by the time of a step with each step, and by some in a pause.
+
+    Args:
+        file: keeps the time for the processes that go on after this one.
+
+    Attributes:
+        began_s: when the run began, s since 1970.
+        passed_s: time since then, s.
+    """
+
+    STEP_S = 0.4
+    """Time of a step in BF16 with one process, s."""
+    FP8, TWO = 1.7, 0.8
+    """Times of a step in FP8, and with two processes, over that."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.began_s = time.time()
+        self.passed_s = float(file.read_text()) if file.exists() else 0.0
+        self._steps_left: int | None = None
+
+    def wall(self) -> float:
+        return self.began_s + self.passed_s
+
+    def monotonic(self) -> float:
+        return self.passed_s
+
+    def ask(self, steps_left: int, stage: TrainingStage) -> None:
+        """Go on to the next question of the trainer."""
+        n_steps = max(0, (self._steps_left or steps_left) - steps_left)
+        step_s = self.STEP_S * (self.TWO if stage.width == 2 else 1.0)
+        if stage.gear is not None and stage.gear.is_low:
+            step_s *= self.FP8
+        self.passed_s += n_steps * step_s if n_steps else POLL_S
+        self._steps_left = steps_left
+        self._file.write_text(str(self.passed_s))
+
+
+def play() -> None:
+    """Have the run's decisions made by a played time, if the environment says so."""
+    if PLAYED not in os.environ:
+        return
+    from ecorl.carbon import listener
+    from ecorl.runtime.control import governor, grid_watch
+    from ecorl.runtime.scheduling import stage_scheduler
+
+    played, earlier = PlayedTime(Path(os.environ[PLAYED])), governor._earlier
+
+    class PlayedGovernor(governor.Governor):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs, wall=played.wall)
+
+        def _begin(self, began_s: float) -> None:
+            played.began_s = began_s
+            super()._begin(began_s)
+
+        def tick(self, steps_left: int | None = None, **told: Any) -> Any:
+            if steps_left is not None:
+                played.ask(steps_left, told.get("stage", AS_IT_IS))
+                self._hear()
+            return super().tick(steps_left, **told)
+
+        def _hear(self) -> None:
+            """Wait until the feeds were asked at the time that it is now."""
+            end_s = time.monotonic() + 240
+            for one in self._watch._listeners.values():
+                while one._newest is None or one._newest.asked_s < played.wall():
+                    assert time.monotonic() < end_s, "no feed answers"
+                    time.sleep(0.005)
+
+    def known(ledger: Any) -> tuple[Any, Any, float | None]:
+        waited_s, memory, change_s = earlier(ledger)
+        # What a change of the width took is the machine's time.
+        return waited_s, memory, None if change_s is None else 3.0
+
+    governor.time = grid_watch.time = played
+    governor._earlier = known
+    listener.SILENT_FOR = 10_000
+    stage_scheduler.Governor = PlayedGovernor
 
 
 # ---------------------------------------------------------------- what follows a list
@@ -192,8 +287,8 @@ def _note(folder: Path) -> None:
     from trl import GRPOTrainer
 
     sample = GRPOTrainer._generate_single_turn
-    if sample.__name__ == "noted":
-        return  # this process was forked from one that notes
+    if hasattr(sample, "notes"):
+        return  # in a fork of a process that does so
 
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
         rows, logprobs = sample(self, *args, **kwargs)
@@ -204,6 +299,7 @@ def _note(folder: Path) -> None:
                 file.write(json.dumps(line) + "\n")
         return rows, logprobs
 
+    noted.notes = True  # type: ignore[attr-defined]
     GRPOTrainer._generate_single_turn = noted
 
 

@@ -21,18 +21,22 @@ from tests.integration.given_decisions import (
     FOLLOWS,
     MODULE,
     NOTES,
+    PLAYED,
+    PLAYS,
     STEADY,
     Decisions,
     noted_rows,
 )
+from tests.toy_runs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 N_STEPS = 40
 DAY = [500.0] * 15 + [15.0, 20.0, 30.0, 45.0, 60.0, 80.0, 100.0, 130.0, 160.0]
-"""Intensities of the hours of a day, g/kWh; an hour is two seconds. A machine has half a minute to
-time its steps, so that a pause comes, and as much again for the steps behind it: the deadline comes
-before the next clean hours, for which the run would otherwise wait."""
+"""Intensities of the hours of a day, g/kWh; an hour is two seconds of a played time, which goes on
+with the steps. The dirty ones leave half a minute for the steps that are timed, so that a pause
+comes, and the others as much again for the steps behind it: the deadline comes before the next
+clean hours, for which the run would otherwise wait."""
 DEADLINE_S = 75.0
 FAR_S = 600.0
 """A time that no machine on which these tests end comes near, s."""
@@ -44,13 +48,19 @@ LEARNED = ("the learned policy's choice: ", "kept on the host: ", "as usual on t
 
 
 def trained(config, folder, *, rows=None, follows=None, steady=False):
-    """Run a config by the command; the folder of its record."""
+    """Run a config by the command; the folder of its record.
+
+    If it is steady, what it decides is the same on any machine.
+    """
     path = folder / f"{config.name}.toml"
     path.write_text(config_toml(config), encoding="utf-8")
-    env = {k: v for k, v in os.environ.items() if k not in (FOLLOWS, NOTES, STEADY)}
+    env = {k: v for k, v in os.environ.items() if k not in (FOLLOWS, NOTES, PLAYED, STEADY)}
     env |= {NOTES: str(rows)} if rows else {}
     env |= {FOLLOWS: str(follows)} if follows else {}
-    env |= {STEADY: "1"} if steady else {}
+    if steady:
+        path_of = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+        env |= {STEADY: "1", PLAYED: str(folder / f"{config.name}.time"), "PYTHONPATH": path_of}
+        env |= PLAYS
     done = forks.run("-m", MODULE, "run", "--config", str(path), env=env, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return config.run_dir
@@ -114,6 +124,7 @@ def config(tiny, folder):
         gears={"measure_every": 6, "mismatch_limit": 2.0},
         # No answer is late: that would be a fault, and rows computed in another way.
         placement={"n_profiling": N_STEPS // 2, "deadline_s": FAR_S},
+        telemetry={"stale_after_s": FAR_S},
         carbon={
             "recheck_s": 0.5,
             "control": demo.carbon.control.model_dump(mode="json") | control,

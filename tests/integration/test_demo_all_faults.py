@@ -153,7 +153,7 @@ def test_a_run_whose_own_cluster_is_killed_goes_on_by_itself_and_ends(config, fo
     with contextlib.closing(LedgerReader(settings.run_dir)) as reader:
         expected = {(step, str(role)): 16 for step in range(1, 25) for role in ROLES}
         assert count_samples(reader, expected) == (0, 0)
-    _, alive = psutil.wait_procs(children, 20)
+    _, alive = psutil.wait_procs(children, 240)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -182,7 +182,7 @@ def test_a_run_that_is_stopped_in_a_pause_goes_on_later(config, folder):
     assert f"ecorl run --resume {settings.run_dir}" in output
     whys = [row.choice.why for row in read(settings.run_dir, "choices")]
     assert whys[-1] is Why.STOPPING
-    _, alive = psutil.wait_procs(children, 90)
+    _, alive = psutil.wait_procs(children, 240)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     grid(folder / "dirty", [1.0] * len(DAY))
     resumed = ecorl("run", "--resume", str(settings.run_dir))

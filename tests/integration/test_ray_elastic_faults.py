@@ -31,7 +31,8 @@ LOST, JOINER, REDONE = (
     ElasticFault.JOINER_LOST,
     ElasticFault.STEP_REDONE,
 )
-PATIENCE = Patience(ping_s=3.0)
+PATIENCE = Patience(ping_s=60.0)
+"""Where nobody falls silent."""
 
 
 def until(trainer, width, after=""):
@@ -78,7 +79,9 @@ def test_joiners_that_die_or_are_late_at_any_point(elastic_cluster, tmp_path):
     assert {kind for kind, _ in seen(result)} <= {JOINER, ElasticFault.GROUP_FAILED}
     assert result.n_redone == 0  # no step was under way in a group of theirs
     gaps = [b.ended_s - a.ended_s for a, b in itertools.pairwise(result.steps)]
-    assert statistics.median(gaps) < 1.0
+    # Training stood for none of them: the change took longer to prepare.
+    assert statistics.median(gaps) < result.changes[-1].prepared_s
+    assert result.changes[-1].stood_s < result.changes[-1].prepared_s
 
 
 def test_members_that_die_in_a_step_and_then_all_of_them(elastic_cluster, tmp_path):
@@ -116,9 +119,8 @@ def test_an_old_member_dies_in_the_switch_and_another_falls_silent(elastic_clust
             (Point.COMPUTING, "member-1"): (STOPS, 12),
         }
     )
-    with training(
-        tmp_path, task, width=2, drill=drill, patience=PATIENCE, timeout_s=12.0
-    ) as trainer:
+    options = {"patience": Patience(ping_s=10.0), "timeout_s": 12.0}
+    with training(tmp_path, task, width=2, drill=drill, **options) as trainer:
         trainer.set_width(3, at_step=5)
         trainer.train(100_000, until(trainer, 3, after="member-1"))
         n_steps = trainer.n_done + 3
@@ -276,7 +278,7 @@ def test_rows_that_kill_whoever_computes_them_end_the_training(
     class Deadly(ToyTask):
         def loss(self, model, indices):
             if set(indices) & set(self.rows(2)):
-                end_s = time.monotonic() + 60
+                end_s = time.monotonic() + 240
                 while not saved_after_2.exists() and time.monotonic() < end_s:
                     time.sleep(0.01)
                 os._exit(1)

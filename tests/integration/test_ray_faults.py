@@ -51,7 +51,7 @@ def make(cluster, tmp_path):
 
     def run(start=True, **options):
         options.setdefault("placement", REWARD_ALONE)
-        table = {"type": "ray", "address": cluster.address, "patience_s": 20.0}
+        table = {"type": "ray", "address": cluster.address, "patience_s": 240.0}
         one = ToyRun(tmp_path / "run", table, **options)
         made.append(one)
         if start:
@@ -64,11 +64,11 @@ def make(cluster, tmp_path):
 
 
 def test_a_worker_that_is_killed_hangs_or_answers_wrongly(make):
-    run = make(placement=REWARD_ALONE | {"deadline_s": 4.0, "max_faults": 1000})
+    run = make(placement=REWARD_ALONE | {"deadline_s": 10.0, "max_faults": 1000})
     steps = Steps(run)
     steps.by_engine()
     # In the middle of a batch.
-    batch = make_batch(seed=2, first=SLOW)
+    batch = make_batch(seed=2, first=HANG)
     started = run.start(steps.next(), batch)
     time.sleep(0.3)
     kill("WorkerActor")
@@ -154,7 +154,7 @@ def test_a_scheduler_that_is_started_anew_leaves_a_model_without_engine_alone(ma
 def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     import ray
 
-    nap, until_there = ray.remote(lambda time_s: time.sleep(time_s)), ray.remote(wait_for_file)
+    until_there = ray.remote(wait_for_file)
     run = make(placement={})
     steps = Steps(run)
     steps.by_engine()
@@ -174,12 +174,14 @@ def test_a_scheduler_that_is_killed_goes_on_where_it_was(make):
     batch = make_batch(seed=3, first=SLOW)
     started = run.start(steps.next(), batch)
     # And with stages whose ends it waits for: one is over before it is back.
-    gate = run.folder / "gate"
-    brief = start_tasks(run, Stage.ACTOR_TRAIN, nap.remote(0.3))
+    gate, killed, begun = (run.folder / name for name in ("gate", "killed", "begun"))
+    brief = start_tasks(run, Stage.ACTOR_TRAIN, until_there.remote(killed, begun))
     start_tasks(run, Stage.CRITIC, until_there.remote(gate))
+    wait_until(begun.exists)
     with telling_beside(run) as beside:
         tell(run, told)
         kill("SchedulerActor")
+        killed.touch()
         tell(run, told)
     ray.get(brief)
     assert same(run.end(started, batch), batch, exact_rows=ALL)
@@ -229,7 +231,7 @@ def test_a_machine_that_is_removed_takes_its_record_with_it(cluster, make):
     run = make(places={"reward": {"node": SPARE}})
     steps = Steps(run)
     steps.by_engine()
-    batch = make_batch(seed=2, first=SLOW)
+    batch = make_batch(seed=2, first=HANG)
     started = run.start(steps.next(), batch)
     cluster.remove_node(node)
     assert same(run.end(started, batch), batch, exact_rows=ALL)
@@ -366,7 +368,9 @@ def telling_beside(run):
         thread.join()
 
 
-def wait_for_file(path):
+def wait_for_file(path, begun=None):
+    if begun is not None:
+        begun.touch()
     while not path.exists():
         time.sleep(0.05)
 
@@ -424,7 +428,7 @@ def kill(actor, holding=""):
     return pid
 
 
-def wait_until(condition, meanwhile=lambda: None, limit_s=90.0):
+def wait_until(condition, meanwhile=lambda: None, limit_s=240.0):
     limit_s += time.monotonic()
     while not condition():
         assert time.monotonic() < limit_s

@@ -124,7 +124,7 @@ def test_one_that_is_lost_is_noticed_and_another_one_takes_its_place(unsaid, tem
         (killed,) = [p for p in started if p.name() == who] if who != "itself" else [own]
         assert not cluster.is_lost()
         killed.kill()
-        within(10, cluster.is_lost)
+        within(240, cluster.is_lost)
         cluster.renew()
         assert_gone(started)
         assert len(list(temporary.iterdir())) == 1
@@ -143,7 +143,7 @@ def test_ctrl_c_before_it_is_up_ends_it_at_once_and_without_a_trace(temporary):
     )
     with held:
         # It has begun to write: Ray starts its servers.
-        within(60, lambda: list(temporary.glob("*/session_*")))
+        within(240, lambda: list(temporary.glob("*/session_*")))
         started = below(held.pid)
         held.send_signal(signal.SIGINT)
         output, errors = held.communicate(timeout=240)
@@ -160,7 +160,7 @@ def test_a_socket_that_breaks_in_the_moment_it_is_up_leaves_no_trace():
     with theirs, tempfile.TemporaryFile() as printed:
         process = start_module(local.__name__, theirs.fileno(), output=printed, own_session=True)
         own.close()
-        assert process.wait(60) == 1
+        assert process.wait(240) == 1
         printed.seek(0)
         assert b"Traceback" not in printed.read()
 

@@ -24,7 +24,7 @@ from tests.fakes.nvml.fake_nvml import (
     fake_nvml_library,  # noqa: F401
     true_energy_j,
 )
-from tests.integration.checks import BOTH
+from tests.integration.checks import BOTH, MODELLED
 from tests.integration.two_processes import (
     N_ROWS,
     N_STEPS,
@@ -38,7 +38,7 @@ from tests.toy_runs import REWARD_ALONE, ToyRun, make_batch, same, work_of
 pytestmark = pytest.mark.timeout(900)  # several processes that train share two slow cores
 
 SERVER = {"elsewhere": {Stage.GENERATION: "a vLLM server"}}
-POWER = {"gpu": {"type": "auto"}}
+POWER = {"gpu": {"type": "auto"}, "stale_after_s": 600.0}
 SECOND = "second"
 
 CLOSE = 0.08
@@ -213,7 +213,7 @@ def assert_reported_once(run, *executions):
 
 
 def test_what_is_drawn_beside_all_stages_is_known(make):
-    run = make(telemetry={"gpu": {"type": "modelled", "interval_s": 0.02}})
+    run = make(telemetry=MODELLED)
     batch = make_batch()
     assert same(run.step(1, batch), batch)
     await_power(run)
@@ -231,12 +231,15 @@ def test_a_trainer_over_two_machines_has_one_record_and_the_numbers_of_plain_trl
     cluster, tiny, tmp_path
 ):
     name_it = ["unshare", "--uts", "sh", "-c", f'hostname {SECOND} && exec "$@"', "sh"]
-    ray_table = {"runtime": {"type": "ray", "address": cluster.address}}
+    tables = {
+        "runtime": {"type": "ray", "address": cluster.address},
+        "telemetry": MODELLED,
+    }
     engine = {"offload": {"type": "torch"}}
     with node_behind(cluster.address, "of-the-second", name_it, n_fpgas=0):
         run_trainings(
             training(tiny, tmp_path / "plain"),
-            training(tiny, tmp_path / "attached", BOTH, engine, ray_table),
+            training(tiny, tmp_path / "attached", BOTH, engine, tables),
             second=name_it,
         )
     assert_close(outcomes(tmp_path / "plain"), outcomes(tmp_path / "attached"))

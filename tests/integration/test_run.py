@@ -56,6 +56,9 @@ max_completion_length = 6
 learning_rate = 1e-3
 save_every = 3
 
+[telemetry]
+stale_after_s = 600.0
+
 [placement]
 profile_both_paths = true
 n_profiling = 4
@@ -102,7 +105,7 @@ def warned(caplog: Any) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
 
-def wait_for(condition, timeout_s: float = 120.0) -> None:
+def wait_for(condition, timeout_s: float = 240.0) -> None:
     limit = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < limit, "the run did not get that far"

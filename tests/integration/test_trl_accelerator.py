@@ -17,7 +17,7 @@ from ecorl.report.render.text import print_report
 from ecorl.runtime.training import this_node
 from roll_adapters.trl_hooks import attach
 from tests.cluster import CARDS
-from tests.integration.checks import BOTH, config, outcome
+from tests.integration.checks import BOTH, MODELLED, config, outcome
 
 BY_TORCH = {"offload": {"type": "torch"}}
 ON_HOST = {"devices": {"accelerator": "host_cpu"}}
@@ -99,7 +99,7 @@ def test_on_another_machine_of_a_cluster_too(ray_nodes, make_trainer, tmp_path):
             "runtime": {"type": "ray", "address": ray_nodes.address},
             "placement": {"policy": BOTH},
             "engine": BY_TORCH,
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+            "telemetry": MODELLED,
             **ON_HOST,
         }
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import signal
@@ -15,8 +16,9 @@ import torch
 from transformers import TrainerCallback
 
 from ecorl.errors import ConfigError
-from ecorl.ledger import LedgerReader
+from ecorl.ledger import Ledger, LedgerReader
 from ecorl.records import Action, Algorithm, Stage, StageResult
+from ecorl.runtime import checkpoints
 from ecorl.runtime.frozen_models import Watch, frozen_checkpoint
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import BOTH, assert_same_bits, config, outcome
@@ -196,8 +198,6 @@ def test_a_training_without_a_length_limit_is_attached_too(make_trainer, tmp_pat
 def test_a_full_disk_at_a_checkpoint_costs_the_checkpoint_alone(
     make_trainer, tmp_path, monkeypatch
 ):
-    from ecorl.runtime import checkpoints
-
     def full(*_state):
         raise OSError(28, "No space left on device")
 
@@ -211,26 +211,36 @@ def test_a_full_disk_at_a_checkpoint_costs_the_checkpoint_alone(
     assert fault_kinds(tmp_path / "run") == ["CheckpointIncomplete"] * 2
 
 
-def test_a_ledger_that_another_program_holds_does_not_hold_up_the_training(make_trainer, tmp_path):
+def test_a_ledger_that_another_program_holds_does_not_hold_up_the_training(
+    make_trainer, tmp_path, monkeypatch
+):
     trainer = make_trainer(max_steps=4, save_strategy="steps", save_steps=2)
     attach(trainer, config(tmp_path))
     foreign = sqlite3.connect(tmp_path / "run" / "ledger.sqlite", isolation_level=None)
-    waits: list[float] = []
+    waits: list[tuple[float, bool]] = []
+    flush = Ledger.flush
 
-    class Clock(TrainerCallback):
+    def wait(ledger, timeout_s=30.0):
+        done = flush(ledger, timeout_s)
+        if foreign.in_transaction:
+            waits.append((timeout_s, done))
+        return done
+
+    class Holds(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
             foreign.execute("BEGIN IMMEDIATE")
-            waits.append(time.monotonic())
+            monkeypatch.setattr(Ledger, "flush", wait)
 
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step == 3:
-                waits.append(time.monotonic())
                 foreign.execute("ROLLBACK")
-                foreign.close()
 
-    trainer.add_callback(Clock())
+    trainer.add_callback(Holds())
     trainer.train()
-    assert waits[1] - waits[0] < 15  # of the 30 s that the ledger itself is patient for
+    foreign.close()
+    # Only the checkpoint of the second step, for less than the ledger itself is patient.
+    assert waits == [(checkpoints._FLUSH_S, False)]
+    assert inspect.signature(flush).parameters["timeout_s"].default > checkpoints._FLUSH_S
     with contextlib.closing(LedgerReader(tmp_path / "run")) as reader:
         assert {m.iteration for m in reader.metrics("loss")} == {1, 2, 3, 4}
 
@@ -295,11 +305,19 @@ def test_a_reward_function_beside_an_offloaded_model_is_no_price_of_the_model(
 
 
 def test_what_callbacks_do_at_the_end_of_a_step_is_not_training(make_trainer, tmp_path):
-    trainer = make_trainer()
-    trainer.add_callback(AtStep(2, lambda: time.sleep(0.5)))  # before ours, so it runs first
+    trainer, edges_s = make_trainer(), []
+
+    def works():
+        edges_s.append(time.monotonic())
+        time.sleep(0.1)
+        edges_s.append(time.monotonic())
+
+    trainer.add_callback(AtStep(2, works))  # before ours, so it runs first
     attach(trainer, config(tmp_path))
     trainer.train()
-    assert max(r.time_s for r in executions(tmp_path / "run", Stage.ACTOR_TRAIN)) < 0.5
+    found = executions(tmp_path / "run", Stage.ACTOR_TRAIN)
+    assert all(r.t_end_s <= edges_s[0] or r.t_start_s >= edges_s[1] for r in found)
+    assert all(r.time_s <= r.t_end_s - r.t_start_s for r in found)
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.0])

@@ -85,7 +85,7 @@ class TrlUnderTest:
     def faulty(self):
         engine = {"offload": {"type": "torch", "isolated": False}, "faults": FAULTS}
         return self.attached(
-            "faulty", self.trainer("faulty"), engine=engine, policy=BOTH, deadline_s=2.0
+            "faulty", self.trainer("faulty"), engine=engine, policy=BOTH, deadline_s=5.0
         )
 
     @cached_property

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from ecorl.ledger import LedgerReader
-from tests.integration.checks import BOTH
+from tests.integration.checks import BOTH, MODELLED
 from tests.integration.two_processes import N_STEPS, outcomes, run_trainings, training
 
 pytestmark = pytest.mark.timeout(900)  # several processes that train share two slow cores
@@ -26,8 +26,9 @@ def folder(tiny, tmp_path_factory):
     """Trainings in folders by name: the processes start once for all of them."""
     root = tmp_path_factory.mktemp("packed")
 
-    def one(name, *args, **kwargs):
-        return training(tiny, root / name, *args, **kwargs)
+    def one(name, *args, more=None, **kwargs):
+        more = {"telemetry": MODELLED, **(more or {})}
+        return training(tiny, root / name, *args, more=more, **kwargs)
 
     run_trainings(
         one("plain", trainer=UNEVEN),

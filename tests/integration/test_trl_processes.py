@@ -10,8 +10,8 @@ from benchmarks.studies.frameworks.samples import count_samples
 from ecorl.control import Why
 from ecorl.ledger import LedgerReader
 from ecorl.records import Action, EventKind, FaultKind, Stage
-from tests.fakes.recordings import blinking
-from tests.integration.checks import BOTH, assert_same_bits
+from tests.fakes.recordings import SILENT, blinking
+from tests.integration.checks import BOTH, MODELLED, assert_same_bits
 from tests.integration.two_processes import (
     N_ROWS,
     N_STEPS,
@@ -35,6 +35,11 @@ KILLED = {
 }
 
 
+def attached(*args, more=None, **settings):
+    """A training with ecorl."""
+    return training(*args, more={"telemetry": MODELLED, **(more or {})}, **settings)
+
+
 @pytest.fixture(scope="module")
 def folder(tiny, tmp_path_factory):
     """Trainings in folders by name: the processes start once for all of them.
@@ -44,19 +49,19 @@ def folder(tiny, tmp_path_factory):
     root = tmp_path_factory.mktemp("trainings")
     ((code, _),) = run_trainings(
         training(tiny, root / "plain"),
-        training(tiny, root / "attached", {"type": "static"}),
-        training(tiny, root / "attached", {"type": "static"}, refused=True),
-        training(tiny, root / "paused", {"type": "static"}, more={"carbon": blinking(root)}),
-        training(
+        attached(tiny, root / "attached", {"type": "static"}),
+        attached(tiny, root / "attached", {"type": "static"}, refused=True),
+        attached(tiny, root / "paused", {"type": "static"}, more={"carbon": blinking(root)}),
+        attached(
             tiny, root / "own-gear", {"type": "static"}, more={"gears": {"allowed": ["FP32"]}}
         ),
-        training(tiny, root / "geared", {"type": "static"}, more={"gears": LOW}, broken=BROKEN),
-        training(tiny, root / "offloaded", BOTH, EXACT),
+        attached(tiny, root / "geared", {"type": "static"}, more={"gears": LOW}, broken=BROKEN),
+        attached(tiny, root / "offloaded", BOTH, EXACT),
         training(tiny, root / "plain-again", again=3),
-        training(tiny, root / "again", {"type": "static"}, again=3),
+        attached(tiny, root / "again", {"type": "static"}, again=3),
         training(tiny, root / "changed", change=CHANGE),
-        training(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
-        training(tiny, root / "killed", {"type": "static"}, **KILLED),
+        attached(tiny, root / "changed-offloaded", BOTH, EXACT, change=CHANGE),
+        attached(tiny, root / "killed", {"type": "static"}, **KILLED),
         torchrun=True,
         check=False,
     )
@@ -110,7 +115,7 @@ def test_both_processes_stand_still_together_and_the_numbers_stay(folder):
         assert_same_bits(one, other)
     with reader_of(folder, "paused") as reader:
         assert Why.DIRTY in {row.choice.why for row in reader.choices()}
-        assert reader.faults() == []
+        assert {row.kind for row in reader.faults()} <= SILENT
 
 
 def test_the_own_gear_of_both_processes_changes_no_bit(folder):
@@ -154,7 +159,7 @@ def test_one_engine_answers_the_rows_of_both_processes(folder):
 
 
 def test_after_the_kill_of_a_process_training_and_record_go_on_together(tiny, folder):
-    run_trainings(training(tiny, folder / "killed", {"type": "static"}, resume=True, **KILLED))
+    run_trainings(attached(tiny, folder / "killed", {"type": "static"}, resume=True, **KILLED))
     for one, other in zip(outcomes(folder / "plain"), outcomes(folder / "killed"), strict=True):
         assert_same_bits(one, other)
     with reader_of(folder, "killed") as reader:

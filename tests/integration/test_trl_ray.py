@@ -16,7 +16,7 @@ from ecorl.records import Action, EventKind, FaultKind, Stage
 from ecorl.runtime.training import this_node
 from roll_adapters.trl_hooks import attach
 from tests.cluster import CARDS
-from tests.integration.checks import BOTH, outcome
+from tests.integration.checks import BOTH, MODELLED, outcome
 from tests.integration.tiny_trainer import tiny_trainer
 
 pytestmark = pytest.mark.timeout(900)  # several processes that train share two slow cores
@@ -38,7 +38,7 @@ def config(cluster, tmp_path, offload, policy=BOTH):
             "runtime": {"type": "ray", "address": cluster.address},
             "placement": {"policy": policy},
             "engine": {"offload": offload},
-            "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+            "telemetry": MODELLED,
         }
     )
 

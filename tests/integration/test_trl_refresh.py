@@ -4,6 +4,7 @@ old version."""
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import Any
 
@@ -135,14 +136,22 @@ def test_refreshes_faster_than_the_engine_are_taken_over_one_at_a_time(
     trainer = make_trainer(**(REFRESHED | {"ref_model_sync_steps": 1, "max_steps": 8}))
     engine = {"offload": {"type": "fpga", "isolated": False}}
     settings = config(tmp_path, policy=BOTH, engine=engine)
-    load, loads = FpgaEngine.load_weights, []
+    load, loads, is_over = FpgaEngine.load_weights, [], threading.Event()
 
     def slowly(self, checkpoint):
         loads.append(checkpoint.name)
-        time.sleep(0.5)
+        begun_at, limit_s = trainer.state.global_step, time.monotonic() + 240
+        while trainer.state.global_step < begun_at + 2 and not is_over.is_set():
+            assert time.monotonic() < limit_s
+            time.sleep(0.01)
         return load(self, checkpoint)
 
+    class Over(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            is_over.set()
+
     monkeypatch.setattr(FpgaEngine, "load_weights", slowly)
+    trainer.add_callback(Over())  # before ours, which ends the engine
     attachment = attach(trainer, settings)
     trainer.train()
     assert not attachment.runtime.offloads(Stage.REFERENCE) or loads

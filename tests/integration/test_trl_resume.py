@@ -16,6 +16,7 @@ from ecorl.ledger import LedgerReader
 from ecorl.records import EventKind, Stage
 from roll_adapters.trl import run as trl_run
 from roll_adapters.trl_hooks import attach
+from tests.fakes.grids import until
 from tests.integration.checks import assert_same_bits, config, outcome
 
 STEPS = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
@@ -32,6 +33,16 @@ class CutAt(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             raise Cut
+
+
+class AwaitsReadings(TrainerCallback):
+    """Has no step begin before it is known that something was drawn."""
+
+    def __init__(self, runtime) -> None:
+        self.runtime = runtime
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        until(lambda: self.runtime.totals().drawn_j)
 
 
 @pytest.fixture
@@ -208,7 +219,8 @@ def test_a_training_that_ends_at_its_budget_goes_on_from_a_whole_step(make_train
     # Used up by the first step: the training ends after the one that follows.
     accounting = {"budget_g": 1e-9, "over_budget": "stop"}
     first = make_trainer(name="attached", **sizes)
-    attach(first, config(tmp_path, more={"accounting": accounting}))
+    attachment = attach(first, config(tmp_path, more={"accounting": accounting}))
+    first.add_callback(AwaitsReadings(attachment.runtime))
     first.train()
     stopped = first.state.global_step
     assert 0 < stopped < 6

@@ -150,23 +150,32 @@ def test_all_on_the_gpu_path_is_bit_equal_and_each_model_has_a_price(
 def test_executions_of_one_call_do_not_overlap(make_several, tmp_path):
     """A model's forward pass is charged to that model alone."""
     attached = make_several(name="attached")
-    attach(attached, config(tmp_path))
+    profile = attach(attached, config(tmp_path)).runtime._scheduler._gpu.profile
     forward = attached.reward_funcs[2].forward
-    slow_s = 0.25
+    slow_s, slept_s = 0.25, []
 
     def slow(*args, **kwargs):
+        begin_s = time.monotonic()
         time.sleep(slow_s)
+        slept_s.append((begin_s, time.monotonic()))
         return forward(*args, **kwargs)
 
     attached.reward_funcs[2].forward = slow
     attached.train()
     by_role = executions(tmp_path / "run")
-    for r in by_role["reward:style"]:
+    slept = zip(slept_s, by_role["reward:style"], strict=True)
+    for (begin_s, end_s), r in slept:
         assert r.host_time_s >= slow_s
-    # The sleep draws idle power at least, and all of it is the slow model's.
-    joules = {role: sum(r.energy.energy_j for r in rs) for role, rs in by_role.items()}
-    assert joules["reward:style"] > joules["reward:reward"]
-    assert joules["reward:style"] > joules["reward:other"]
+        assert r.t_start_s <= begin_s < end_s <= r.t_end_s
+        # The sleep draws idle power at least, and all of it is the slow model's.
+        assert r.energy.energy_j >= 0.9 * profile.value("idle_w") * slow_s
+        for other in by_role["reward:reward"]:
+            assert other.t_end_s <= begin_s or other.t_start_s >= end_s
+        for other in by_role["reward:other"]:
+            inside_s = min(other.t_end_s, end_s) - max(other.t_start_s, begin_s)
+            own_s = other.t_end_s - other.t_start_s - max(0.0, inside_s)
+            assert other.time_s <= own_s + 1e-6
+            assert other.energy.energy_j <= profile.value("active_w") * own_s + 1e-6
 
 
 def test_both_models_offloaded_to_an_exact_engine_agree(make_several, tmp_path):

@@ -114,7 +114,7 @@ def test_all_processes_take_a_save_for_failed_where_one_does(tmp_path, reasons):
     def process(rank):
         def all_gather(value):
             told[rank] = value
-            lock.wait(10)
+            lock.wait(240)
             return [told[0], told[1]]
 
         def save():

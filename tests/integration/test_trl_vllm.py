@@ -21,7 +21,7 @@ from ecorl.report import build_report, read_config
 from ecorl.runtime.training import this_node
 from roll_adapters.trl_hooks import attach
 from tests.fakes.nvml.fake_nvml import fake_nvml, fake_nvml_library  # noqa: F401
-from tests.integration.checks import assert_same_bits, outcome
+from tests.integration.checks import MODELLED, assert_same_bits, outcome
 
 NOT_NAMED = "generation ran on a vLLM server whose GPUs are not named: [places.generation] devices"
 
@@ -89,7 +89,7 @@ def settings(tmp_path: Path, **tables: Any) -> Config:
         {
             "run_dir": str(tmp_path / "run"),
             "devices": {"gpu": "h100_sxm"},
-            "telemetry": {"gpu": {"type": "nvml", "interval_s": 0.05}},
+            "telemetry": {"gpu": {"type": "nvml", "interval_s": 0.05}, "stale_after_s": 600.0},
             **tables,
         }
     )
@@ -170,7 +170,7 @@ def test_a_server_on_another_machine_is_not_read(make_served, tmp_path):
     trainer = make_served("attached")
     tables = {
         "devices": {},
-        "telemetry": {"gpu": {"type": "modelled", "interval_s": 0.02}},
+        "telemetry": MODELLED,
         "places": {"generation": {"devices": ["0"], "node": "another"}},
     }
     attach(trainer, settings(tmp_path, **tables))

@@ -203,7 +203,7 @@ def test_what_hangs_is_killed_at_the_end(write):
     end_s = time.time() + 0.3
     assert list(quick.run_tests([path], end_s + 3600, end_s)) == [Outcome(path, is_whole=False)]
     for child in multiprocessing.active_children():
-        child.join(60)
+        child.join(240)
     assert not multiprocessing.active_children()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,21 +79,26 @@ def test_agreement_tells_a_wrong_engine_from_a_right_one():
     assert agreement(exact + 1, exact)["error"] > 1
 
 
-class Sleepy:
-    """Doubles its input; slow for many rows at once, and slow to call."""
+class Slow:
+    """Doubles its input; by its own clock slow for many rows at once, and slow to call."""
 
     def __init__(self) -> None:
-        self.sizes = []
+        self.sizes, self.now_s = [], 0.0
+
+    def perf_counter(self):
+        return self.now_s
 
     def score(self, ids):
         self.sizes.append(len(ids))
-        time.sleep(0.001 + 0.002 * len(ids) ** 2 / 8)
+        self.now_s += 0.001 + 0.002 * len(ids) ** 2 / 8
         return ids[:, 0].astype(np.float32) * 2
 
 
-def test_a_peer_is_measured_in_the_calls_that_it_is_fastest_with():
+def test_a_peer_is_measured_in_the_calls_that_it_is_fastest_with(monkeypatch):
     ids = np.arange(16).reshape(8, 2)
-    peer = Sleepy()
+    peer = Slow()
+    clock = SimpleNamespace(perf_counter=peer.perf_counter, monotonic=peer.perf_counter)
+    monkeypatch.setattr("ecorl.bench.rounds.time", clock)
     split = fastest_split(dict.fromkeys((1, 2, 8), peer), ids)
     assert split.n_rows == 2
     assert set(split.tokens_per_s) == {1, 2, 8}

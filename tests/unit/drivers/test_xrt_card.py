@@ -171,7 +171,7 @@ def test_a_run_is_started_again_and_again(card, machine):
         run.set(INDEX["gemm_int8", "a"], buffer)
         run.set(INDEX["gemm_int8", "m"], value)
         run.start()
-        run.wait(time.monotonic() + 30)
+        run.wait(time.monotonic() + 240)
         assert run.state() is RunState.COMPLETED
         name, arguments = machine.calls[-1]
         assert (name, arguments[4].value) == (TOPS["gemm_int8"], int(value))
@@ -197,7 +197,7 @@ def test_a_run_that_ends_otherwise_says_how(card, machine, state):
     run.set(0, codes(card))
     run.start()
     with pytest.raises(DriverError, match=rf"gemm_int8_krnl .*{state.upper()}$") as caught:
-        run.wait(time.monotonic() + 30)
+        run.wait(time.monotonic() + 240)
     assert not isinstance(caught.value, DriverTimeout)
     assert run.state() is RunState.FAILED
 
@@ -208,7 +208,7 @@ def test_a_state_that_only_a_newer_xrt_knows(card, machine):
     run.set(0, codes(card))
     run.start()
     with pytest.raises(DriverError) as caught:
-        run.wait(time.monotonic() + 0.3)
+        run.wait(time.monotonic() + 1.0)
     assert isinstance(caught.value, DriverTimeout) != card.has_contexts
 
 

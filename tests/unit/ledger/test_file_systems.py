@@ -106,7 +106,7 @@ def library(tmp_path_factory) -> Path:
 
 def run(script: str, *args: Path, **settings: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, **settings)
 
 
 def names(folder: Path) -> set[str]:

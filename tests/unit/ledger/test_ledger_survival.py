@@ -225,18 +225,19 @@ def test_rows_that_cannot_be_stored_are_told_of(tmp_path):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_writing_thread_is_no_silent_one(tmp_path, caplog):
     ledger = create(tmp_path)
-    gate = threading.Event()
+    taken, gate = threading.Event(), threading.Event()
 
     def die(_: sqlite3.Connection) -> None:
-        gate.wait(10)
+        taken.set()
+        gate.wait(240)
         raise RuntimeError("a fault of the program itself")
 
     ledger._writer.put(die)
-    time.sleep(0.05)
+    assert taken.wait(240)
     ledger.metric(1, "reward", 1.0)
     gate.set()
     assert not ledger.flush()
-    ledger._writer._thread.join(10)
+    ledger._writer._thread.join(240)
     assert ledger.dropped_rows == 2
     ledger.metric(2, "reward", 1.0)
     assert ledger.dropped_rows == 3
@@ -298,10 +299,10 @@ raise SystemExit(3)
 
 def test_the_queue_is_bounded_and_never_blocks(tmp_path, caplog):
     with create(tmp_path) as ledger:
-        gate = threading.Event()
+        taken, gate = threading.Event(), threading.Event()
         ledger._writer._max_pending = 100
-        ledger._writer.put(lambda _: gate.wait(60), 0)
-        time.sleep(0.05)
+        ledger._writer.put(lambda _: (taken.set(), gate.wait(240)), 0)
+        assert taken.wait(240)
         for i in range(5000):
             ledger.metric(i, "reward", 0.0)
         assert ledger.dropped_rows == 4900

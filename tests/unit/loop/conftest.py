@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ecorl.ledger import LedgerReader
-from tests.fakes.grids import turning_grid  # noqa: F401
+from tests.fakes.grids import patient, turning_grid  # noqa: F401
 
 
 class Record:

@@ -10,6 +10,7 @@ import pytest
 import ecorl
 from ecorl.config import validate_config
 from ecorl.ledger import LedgerReader
+from tests.fakes.grids import until
 from tests.fakes.nvml.fake_nvml import (
     PEAK_W,
     FakeNvml,
@@ -29,10 +30,14 @@ def test_all_steps_are_billed_by_the_gpu_s_own_power(
     for name, value in fake_nvml.child_environment().items():
         monkeypatch.setenv(name, value)
     folder = tmp_path / "run"
-    given = {"name": "n", "run_dir": str(folder), "telemetry": {"gpu": {"type": "nvml"}}}
+    power = {"gpu": {"type": "nvml"}, "stale_after_s": 600.0}
+    given = {"name": "n", "run_dir": str(folder), "telemetry": power}
     with ecorl.measure(validate_config(given), total_steps=12) as run:
-        for _ in range(12):
+        history = run._runtime._monitor.sampler.history
+        for step in range(12):
             time.sleep(0.4)
+            if step == 11:
+                until(lambda: history.foreign_counters)
             run.step(n_samples=1, n_tokens=100)
         figures = run.figures()
     results = record.results()

@@ -34,11 +34,14 @@ def test_each_step_is_an_execution_with_its_rows_tokens_and_figures(config, reco
     with ecorl.measure(config, total_steps=4) as run:
         plain = descent(4)
         time.sleep(0.2)  # long enough to be told from the others
-        losses = []
+        losses, calls_s = [], []
 
         def done(loss):
             losses.append(loss)
-            return run.step(n_samples=16, n_tokens=np.int64(128), loss=np.float32(loss), kl=None)
+            begin_s = time.monotonic()
+            goes_on = run.step(n_samples=16, n_tokens=np.int64(128), loss=np.float32(loss), kl=None)
+            calls_s.append((begin_s, time.monotonic()))
+            return goes_on
 
         measured = descent(4, done)
     assert measured.tobytes() == plain.tobytes()
@@ -47,7 +50,10 @@ def test_each_step_is_an_execution_with_its_rows_tokens_and_figures(config, reco
         (i, Stage.ACTOR_TRAIN, Action.GPU) for i in (1, 2, 3, 4)
     ]
     assert {(r.n_sequences, r.n_tokens, r.n_output_tokens) for r in results} == {(16, 128, 128)}
-    assert results[0].time_s > 0.2 > results[1].time_s
+    assert results[0].time_s >= 0.2
+    for before, now, result in zip(calls_s, calls_s[1:], results[1:], strict=False):
+        assert before[0] <= result.t_start_s <= result.t_end_s <= now[1]
+        assert result.time_s <= result.t_end_s - result.t_start_s + 1e-6
     assert results[0].energy.energy_j > 0
     assert record.metrics("loss") == pytest.approx(dict(enumerate(losses, 1)), rel=1e-6)
     assert record.metrics("kl") == dict.fromkeys((1, 2, 3, 4))

@@ -25,6 +25,8 @@ from tests.fakes.grids import (
     when_it_waits,
 )
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 LONG = [DIRTY] * 3000
 
 

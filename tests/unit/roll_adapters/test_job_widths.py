@@ -196,9 +196,11 @@ def test_a_signal_ends_the_job_and_no_other_follows(number, wait_s):
 
 COUNTS = """
 import signal, sys, time
-def count(*_): print("signal", flush=True)
+seen = []
+def count(*_): seen.append(print("signal", flush=True))
 signal.signal(signal.SIGINT, count)
 print("up", flush=True)
+while not seen: time.sleep(0.02)
 limit = time.monotonic() + 1.0
 while time.monotonic() < limit: time.sleep(0.02)
 """
@@ -241,7 +243,7 @@ def test_a_job_ends_with_its_supervisor(begun):
     (job,) = psutil.Process(process.pid).children()
     process.kill()
     process.wait(240)
-    _, alive = psutil.wait_procs([job], 5)
+    _, alive = psutil.wait_procs([job], 240)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 

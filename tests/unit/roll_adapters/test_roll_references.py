@@ -319,7 +319,7 @@ class Gate:
 
     def __call__(self):
         self.threads.append(threading.current_thread())
-        assert self.open.wait(30)
+        assert self.open.wait(240)
 
 
 def test_with_overlap_roll_goes_on_while_its_function_computes():

@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -173,12 +174,13 @@ def test_an_actor_of_roll_s_makes_watched_rollouts(load, rollout):
 
 def test_generation_is_timed_and_counted(rollout, collect):
     context, scheduler = rollout([ANSWER])
+    begin_s = time.time()
     assert asyncio.run(context.generate(req=REQUEST, domain="math")) is ANSWER
     times = collect(scheduler, 4)
     assert told(times).keys() == {(4, Stage.GENERATION, "")}
     assert times.done[4].generation.sizes == RolloutSizes(2, 12, 6, 7)
     ((start_s, end_s),) = times.done[4].generation.intervals
-    assert 0 <= end_s - start_s < 10
+    assert begin_s <= start_s <= end_s <= time.time()
     assert told(taken(scheduler)) == {}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,7 +106,7 @@ def work_of(batch, stage=Stage.REWARD, model=TINY):
 CONFIG = {
     "placement": {
         "policy": {"type": "static", "reward": "concurrent", "reference": "concurrent"},
-        "deadline_s": 5.0,
+        "deadline_s": 600.0,
         "max_faults": 3,
     },
     "telemetry": {"gpu": {"type": "null", "interval_s": 0.02}},
@@ -202,11 +204,19 @@ def use_engines(monkeypatch):
     return use
 
 
-def threaded(faults=(), hang_s=0.4, **toy):
+@pytest.fixture
+def hang(monkeypatch):
+    """What ends an injected ``hang`` as soon as it is set."""
+    ends = threading.Event()
+    monkeypatch.setattr("ecorl.engines.registry.time", SimpleNamespace(sleep=ends.wait))
+    return ends
+
+
+def threaded(faults=(), **toy):
     """A factory of a threaded toy with injected faults."""
 
     def make(stage, device):
-        inner = FaultyEngine(ToyEngine(stage, device, **toy), faults, hang_s=hang_s)
+        inner = FaultyEngine(ToyEngine(stage, device, **toy), faults)
         return ThreadedEngine(inner)
 
     return make

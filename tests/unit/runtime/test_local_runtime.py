@@ -5,6 +5,7 @@ import logging
 import textwrap
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -22,7 +23,8 @@ from ecorl.runtime.overhead import HookTime
 from ecorl.runtime.protocol import join
 from ecorl.runtime.scheduling.offload import LanePlace, OffloadLane
 from ecorl.runtime.training import this_node
-from ecorl.scheduler import Quarantine
+from ecorl.scheduler import CompletionBarrier, Quarantine
+from ecorl.telemetry.sampling.sampler import Sampler
 from tests.examples import examples
 
 
@@ -87,16 +89,42 @@ def test_an_empty_batch_passes(bench, toys, use_engines):
     assert bench.step(1, toys.make_batch(0)) == []
 
 
-def test_the_clock_counts_our_own_time_and_not_the_wait(bench, toys, use_engines):
-    use_engines(toys.threaded(delay_s=0.25))
+class Looks:
+    """A clock of hooks that goes on by a second with each look, and by an hour with each wait."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = 0.0
+        clock = SimpleNamespace(perf_counter=self.look)
+        monkeypatch.setattr("ecorl.runtime.overhead.time", clock)
+
+    def look(self):
+        self.now_s += 1.0
+        return self.now_s
+
+    def wait(self):
+        self.now_s += 3600.0
+
+
+def test_the_clock_counts_our_own_time_and_not_the_wait(bench, toys, use_engines, monkeypatch):
+    batch, looks, outcomes = toys.make_batch(2), Looks(monkeypatch), []
+    engine, wait = toys.Told(lambda rows: None), CompletionBarrier.wait
+
+    def waiting(barrier, ticket, deadline_s):
+        looks.wait()
+        engine.futures[0].set_result(toys.answer(batch, Stage.REWARD))
+        outcomes.append(wait(barrier, ticket, deadline_s))
+        return outcomes[0]
+
+    monkeypatch.setattr(CompletionBarrier, "wait", waiting)
+    use_engines(lambda stage, device: engine)
     runtime = bench.build()
     runtime.start()
-    bench.step(1, toys.make_batch(2))
+    bench.step(1, batch)
     runtime.settle()
-    assert runtime.clock.time.n_events == 4  # start, submit, land, settle
-    assert 0 < runtime.clock.hook_s < 0.15
+    # Start, submit, land and settle, each a second from its one look to the other.
+    assert (runtime.clock.time.n_events, runtime.clock.hook_s) == (4, 4.0)
     with bench.reader() as reader:
-        assert reader.barriers()[0].wait_s > 0.2
+        assert [row.wait_s for row in reader.barriers()] == [outcomes[0].wait_s]
     runtime.close()
     with bench.reader() as reader:
         (event,) = [e for e in reader.events() if e.kind == "hook_clock"]
@@ -117,18 +145,31 @@ def test_the_clock_counts_our_own_time_and_not_the_wait(bench, toys, use_engines
     ],
 )
 def test_a_fault_costs_only_its_rows_and_is_recorded(
-    bench, toys, use_engines, stage, kind, bad, fault
+    bench, toys, use_engines, hang, stage, kind, bad, fault
 ):
-    use_engines(toys.threaded([FaultInjection(kind=kind, calls=(1,), rows=(1, 2))], hang_s=0.15))
+    use_engines(toys.threaded([FaultInjection(kind=kind, calls=(1,), rows=(1, 2))]))
     runtime = bench.build(toys.make_config(deadline_s=0.05), stages=(stage,))
     runtime.start()
     batches = [toys.make_batch(4, seed=i) for i in range(3)]
     healthy = [toys.answer(b, stage).values for b in batches]
-    values = [bench.step(1, batches[0], stage), bench.step(2, batches[1], stage)]
+
+    def step(number):
+        """A step that is joined when it has been answered, but for the one that hangs."""
+        batch = batches[number - 1]
+        bench.iteration = runtime.begin_iteration(number)
+        run = bench.start(toys.work_of(batch, stage))
+        assert runtime.submit(run, lambda: batch)
+        if (kind, number) != ("hang", 2):
+            assert runtime._scheduler._pending[run.stage.serial].answered.wait(240)
+        return join(runtime, run, bench.exact(batch, stage))
+
+    values = [step(1), step(2)]
+    hang.set()
     limit_s = time.monotonic() + 240
-    while not runtime._scheduler._lanes[stage].available and time.monotonic() < limit_s:
+    while not runtime._scheduler._lanes[stage].available:
+        assert time.monotonic() < limit_s
         time.sleep(0.01)
-    values.append(bench.step(3, batches[2], stage))
+    values.append(step(3))
 
     assert bench.asked == [bad]
     assert bits(values[0]) == bits(healthy[0])
@@ -308,13 +349,14 @@ def test_join_answers_each_row_once_and_asks_the_exact_path_for_the_bad_ones_alo
     assert len(bench.faults()) == n_before + bool(bad)
 
 
-def test_a_stage_ends_when_the_device_has_done_its_work(bench):
+def test_a_stage_ends_when_the_device_has_done_its_work(bench, monkeypatch):
     """As on a GPU, where calls return as soon as their kernels are queued."""
-    fences = []
+    fences, looks = [], Looks(monkeypatch)
 
     def fence():
         fences.append(time.monotonic())
         time.sleep(0.05)
+        looks.wait()
 
     runtime = bench.build(stages=(), fence=fence)
     runtime.start()
@@ -322,7 +364,8 @@ def test_a_stage_ends_when_the_device_has_done_its_work(bench):
     assert (len(fences), run.t_start_s >= fences[0] + 0.05) == (1, True)
     runtime.on_stage_end(run)
     assert len(fences) == 2
-    assert runtime.clock.hook_s < 0.05  # waiting for the device is not our own work
+    # Waiting for the device is not our own work: from one look to the next.
+    assert runtime.clock.hook_s == runtime.clock.time.n_events == 2
     runtime.close()
     (result,) = bench.executions()
     assert result.time_s >= 0.05
@@ -435,22 +478,32 @@ def test_null_telemetry_leaves_every_figure_missing(bench, toys, use_engines):
         assert all(s.power_w is None for s in reader.raw_samples())
 
 
-def test_modelled_energy_is_settled_when_the_samples_are_in(bench, toys, use_engines):
+def test_modelled_energy_is_settled_when_the_samples_are_in(bench, toys, use_engines, monkeypatch):
+    come, add = threading.Event(), Sampler._add
+    come.set()
+    monkeypatch.setattr(Sampler, "_add", lambda self, told: come.wait(240) and add(self, told))
     use_engines(toys.threaded())
     data = json.loads(toys.make_config().model_dump_json())
-    data["telemetry"]["gpu"] = {"type": "modelled", "interval_s": 0.05}
+    data["telemetry"] = {
+        "gpu": {"type": "modelled", "interval_s": 0.05}, "stale_after_s": 600.0,
+    }  # fmt: skip
     runtime = bench.build(Config.model_validate(data), stages=())
     runtime.start()
     limit_s = time.monotonic() + 240
-    while runtime._monitor.sampler.smoothed("cpu0").power_w is None and time.monotonic() < limit_s:
+    while runtime._monitor.sampler.smoothed("cpu0").power_w is None:
+        assert time.monotonic() < limit_s
         time.sleep(0.02)
     bench.iteration = runtime.begin_iteration(1)
     run = bench.start(toys.work_of(toys.make_batch(2), Stage.GENERATION))
     assert run.placement.action is Action.GPU
     time.sleep(0.2)
+    come.clear()
     runtime.on_stage_end(run)
-    assert bench.executions() == []  # its last sample cannot be in yet
-    while not runtime.edi.cells() and time.monotonic() < limit_s:
+    runtime.settle()
+    assert bench.executions() == []  # its last sample is not in yet
+    come.set()
+    while not runtime.edi.cells():
+        assert time.monotonic() < limit_s
         time.sleep(0.02)
         runtime.settle()
     (result,) = bench.executions()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ from ecorl.engines.protocol import CardLoad, EngineReport
 from ecorl.records import Provenance, Stage
 from ecorl.runtime.equipment.hardware import card_power
 from ecorl.runtime.protocol import join
+from tests.fakes.grids import until
 
 POWER_W = 42.0
 
@@ -69,11 +69,15 @@ def busy_engine(toys, busy_s, occupancy=0.75):
     return make
 
 
+def await_reading(runtime):
+    until(lambda: runtime._monitor.sampler.watermark_s("fpga0") is not None)
+
+
 def test_the_joules_of_a_card_are_its_readings(bench, toys, use_engines, cards, tmp_path):
     use_engines(busy_engine(toys, 0.6))
     runtime = bench.build(real_config(toys, tmp_path))
     runtime.start()
-    time.sleep(0.3)
+    await_reading(runtime)
     batch = toys.make_batch(4)
     bench.step(1, batch)
     runtime.close()
@@ -99,7 +103,7 @@ def test_two_stages_at_once_share_the_joules_of_a_card(bench, toys, use_engines,
     stages = (Stage.REWARD, Stage.REFERENCE)
     runtime = bench.build(real_config(toys, tmp_path, cards=(0, 1)), stages=stages)
     runtime.start()
-    time.sleep(0.3)
+    await_reading(runtime)
     batch = toys.make_batch(4)
     bench.iteration = runtime.begin_iteration(1)
     runs = []
@@ -144,7 +148,7 @@ def test_a_card_that_tells_nothing_leaves_the_joules_missing(
     use_engines(busy_engine(toys, 0.2))
     runtime = bench.build(real_config(toys, tmp_path))
     runtime.start()
-    time.sleep(0.3)
+    await_reading(runtime)
     bench.step(1, toys.make_batch(4))
     runtime.close()
     (result,) = bench.executions()

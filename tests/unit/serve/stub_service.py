@@ -148,7 +148,7 @@ async def ask(port, *rows):
     return await exchange(port, head_of(len(body)) + body)
 
 
-async def until(condition, limit_s=120.0):
+async def until(condition, limit_s=240.0):
     """Wait for something that happens in this loop or in an engine's thread."""
     async with asyncio.timeout(limit_s):
         while not condition():
@@ -174,6 +174,6 @@ def rewards(answer):
 async def closed(reader):
     """The server ends a connection without a word."""
     try:
-        return await asyncio.wait_for(reader.read(), 120) == b""
+        return await asyncio.wait_for(reader.read(), 240) == b""
     except ConnectionResetError:
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -255,6 +256,7 @@ async def test_a_stuck_engine_is_given_up_and_comes_back():
         meanwhile = batcher.submit(rows_of([2]))
         await asyncio.wait({meanwhile.future})
         assert "stuck" in str(meanwhile.future.exception())
+        batcher._settings = replace(batcher._settings, engine_timeout_s=240.0)
         engine.gate.set()
         await until(lambda: batcher._lane.available)
         assert (await batcher.submit(rows_of([3])).future).values[0] == reward_of([3])
@@ -367,6 +369,7 @@ def test_patient_requests_wait_until_a_stuck_engine_is_back(short_pauses):
             batcher.give_up(late, HttpError(503, "too late", "late"))
             batcher.give_up(late, HttpError(503, "too late", "late"))
             assert (batcher.n_waiting, batcher.n_failed) == (2, 1)
+            batcher._settings = replace(batcher._settings, engine_timeout_s=240.0)
             engine.gate.set()
             answers = await asyncio.gather(first.future, second.future)
             assert [a.values[0] for a in answers] == [reward_of([1]), reward_of([2])]

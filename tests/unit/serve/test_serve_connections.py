@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from stub_service import (
     StubEngine,
@@ -28,24 +28,29 @@ from ecorl.serve.server import ClientConnection
 
 @in_loop
 async def test_connections_without_a_whole_head_are_closed():
-    async with running(StubEngine(), read_timeout_s=0.2) as (_, _, port):
-        for sent in (b"", b"POST /v1/rew", b"POST /v1/rewards HTTP/1.1\r\nHost:"):
+    async with running(StubEngine(), read_timeout_s=2.0) as (_, _, port):
+
+        async def is_closed(sent):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
-            assert await closed(reader)
+            is_closed = await closed(reader)
             writer.close()
+            return is_closed
+
+        heads = (b"", b"POST /v1/rew", b"POST /v1/rewards HTTP/1.1\r\nHost:")
+        assert all(await asyncio.gather(*map(is_closed, heads)))
         assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
 
 
 @in_loop
 async def test_an_early_refusal_leaves_an_idle_connection_as_it_was():
-    async with running(StubEngine(), read_timeout_s=0.3) as (runner, _, port):
+    async with running(StubEngine(), read_timeout_s=1.0) as (runner, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
             writer.write(head_of(5, type="text/plain"))
             assert (await answer_from(reader))[0] == 415  # before the body came
             writer.write(b"abcde")
-            await asyncio.sleep(0.6)  # longer than a request may take; the connection is idle
+            await asyncio.sleep(1.5)  # longer than a request may take; the connection is idle
         (connection,) = runner._server.server_state.connections
         assert connection.timeout_keep_alive_task is not None
         body = body_of([3])
@@ -59,7 +64,7 @@ async def test_an_early_refusal_leaves_an_idle_connection_as_it_was():
 
 @in_loop
 async def test_the_head_of_a_further_request_has_its_time_too():
-    async with running(StubEngine(), read_timeout_s=0.2) as (_, _, port):
+    async with running(StubEngine(), read_timeout_s=1.0) as (_, _, port):
         body = body_of([3])
         for late in (False, True):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -110,13 +115,20 @@ LARGE = {"queue_rows": 50_000, "max_batch_rows": 50_000, "max_batch_tokens": 50_
 
 @in_loop
 async def test_a_client_that_does_not_read_its_answer_does_not_use_up_the_drain():
+    # A second of ten minutes; without it the client would have an hour.
+    settings = {"read_timeout_s": 3600.0, "drain_s": 600.0, **LARGE}
+    with patch("ecorl.serve.server._SHARE_OF_DRAIN", 1 / 600):
+        await drains_beside_a_mute_client(settings)
+
+
+async def drains_beside_a_mute_client(settings):
     async with (
-        running(StubEngine(), drain_s=8.0, **LARGE) as (runner, task, port),
+        running(StubEngine(), **settings) as (runner, task, port),
         mute_client(runner, port),
     ):
         assert rewards(await ask(port, [7])) == [float(reward_of([7]))]
         runner.stop()
-        ended = await asyncio.wait_for(task, 120)
+        ended = await asyncio.wait_for(task, 240)
         assert (ended.n_accepted, ended.n_unread, ended.forced) == (2, 1, False)
 
 
@@ -128,7 +140,7 @@ async def test_a_second_signal_counts_answers_that_were_not_read_as_abandoned():
     ):
         runner.stop()
         runner.stop()
-        ended = await asyncio.wait_for(task, 120)
+        ended = await asyncio.wait_for(task, 240)
         assert (ended.n_abandoned, ended.n_unread, ended.forced) == (1, 0, True)
 
 
@@ -145,7 +157,7 @@ async def test_an_answer_that_nobody_reads_is_given_up_and_spoils_no_end():
         assert b"ecorl_serve_unread_total 1.0" in runner._service.metrics.text()
         async with mute_client(runner, port):
             runner.stop()
-            ended = await asyncio.wait_for(task, 120)
+            ended = await asyncio.wait_for(task, 240)
         assert (ended.n_accepted, ended.n_unread, ended.forced) == (2, 2, False)
 
 

@@ -21,7 +21,7 @@ def answers(one_gpu, tmp_path, monkeypatch):
     """Measures with some settings of the fake; returns the config and the figures by id."""
     monkeypatch.setattr(facts, "TOY_CALLS_S", 0.005)
 
-    def ask_all(*lines, seconds=30.0):
+    def ask_all(*lines, seconds=600.0):
         one_gpu.set("devices 1", *lines)
         setting = Setting(tmp_path, time.monotonic() + seconds, is_rehearsal=True)
         config, figures = measure(setting)
@@ -33,7 +33,9 @@ def answers(one_gpu, tmp_path, monkeypatch):
 
 def test_every_answer_of_nvml_is_there(answers):
     limiters = [f"limiter {id} {share}" for id, share in zip(LIMITER_IDS, range(1, 6), strict=True)]
+    begin_s = time.monotonic()
     config, found = answers(*limiters, "memory_mw 41000", "base_mw 90000", "duty 0")
+    end_s = time.monotonic()
     value = {id: figure.value for id, figure in found.items()}
     assert value["memory_bytes"] == 80 * 2**30
     assert (value["mig_mode"], value["persistence_mode"]) == (0, 1)
@@ -57,7 +59,7 @@ def test_every_answer_of_nvml_is_there(answers):
     assert value["power.field186_module_w"] == 140.0
     assert value["energy.field191_j"] == pytest.approx(value["energy.counter_j"], rel=1e-3)
     for number, name in enumerate(("power_cap", "sync_boost", "sw_thermal", "hw_thermal"), 1):
-        assert value[f"limiter.{name}_s"] == pytest.approx(number * time.monotonic(), rel=0.01)
+        assert number * begin_s <= value[f"limiter.{name}_s"] <= number * end_s
     assert config["nvml"] == "13.999.0-fake"
     assert config["cuda_driver"] == "13.0"
     assert set(config["rights"]) == {"effective_uid", "cap_sys_admin"}

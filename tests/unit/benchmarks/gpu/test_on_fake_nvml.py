@@ -21,6 +21,8 @@ from benchmarks.nvml import Plan
 from ecorl.control import Gear
 from ecorl.drivers.instruments import INSTRUMENTS
 from ecorl.drivers.nvml import NvmlDriver
+from tests.fakes.nvml.counted import Counted
+from tests.fakes.nvml.fake_nvml import true_energy_j
 
 ROOT = Path(__file__).resolve().parents[4]
 CPU = torch.device("cpu")
@@ -65,15 +67,18 @@ def by_id(figures):
     return {f.id: f for f in figures}
 
 
-def test_windows_have_the_joules_of_the_counter(one_gpu):
+def test_windows_have_the_joules_of_the_counter(one_gpu, monkeypatch):
+    counted = Counted(monkeypatch)
     with EnergyMeter(lambda: None) as meter:
         time.sleep(0.2)
         windows = meter.measure(lambda: time.sleep(0.01), n_repetitions=2, length_s=0.6)
         idle = meter.idle(0.5)
     for window in (*windows, idle):
-        assert window.power_w == pytest.approx(MEAN_W, rel=0.05)
+        edges_s = (window.energy.t_start_s, window.energy.t_end_s)
+        late_w = counted.late_j(edges_s, true_energy_j) / (edges_s[1] - edges_s[0])
+        assert window.power_w == pytest.approx(MEAN_W, rel=0.05, abs=late_w)
         assert window.state.sm_clock_hz == 1.98e9
-    assert windows[0].n_calls >= 10
+    assert windows[0].n_calls >= 1
     assert windows[0].time_s >= 0.6
 
 
@@ -88,10 +93,11 @@ def test_a_tracer_reads_from_another_process(one_gpu):
     with Tracer(device.uuid, INSTRUMENTS[:1], is_costly=True) as tracer:
         time.sleep(0.3)
     trace = tracer.trace
-    assert len(trace.points[COUNTER]) == len(trace.call_s[WHOLE]) > 20
-    first, last = trace.points[COUNTER][0], trace.points[COUNTER][-1]
-    power_w = (last.value - first.value) / (last.t_s - first.t_s)
-    assert power_w == pytest.approx(MEAN_W, rel=0.25)
+    assert len(trace.points[COUNTER]) == len(trace.call_s[WHOLE]) > 1
+    for point, call_s in zip(trace.points[COUNTER], trace.call_s[COUNTER], strict=True):
+        begin_s, end_s = point.t_s - 0.5 * call_s, point.t_s + 0.5 * call_s
+        # The counter tells whole millijoules.
+        assert true_energy_j(begin_s) - 0.002 <= point.value <= true_energy_j(end_s) + 0.001
 
 
 @pytest.mark.slow

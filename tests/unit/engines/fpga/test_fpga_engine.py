@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 import weakref
 
 import numpy as np
@@ -38,14 +39,16 @@ def test_engine_answers_the_protocol(models):
     assert isinstance(engine, InferenceEngine)
     assert (engine.name, engine.device, engine.row_invariant) == ("fpga", "u55c", True)
     rows = rows_of(4, 9)
+    begin_s = time.monotonic()
     result = engine.score(batch_of(rows))
+    took_s = time.monotonic() - begin_s
     assert result.sample_ids == ("s0", "s1")
     assert same_bits(result.values, decoder(models("llama_reward")[0]).score(rows))
     card = engine.modelled(batch_of(rows))
     assert result.report.device_time_s == card.time_s > 0
     assert result.report.device_energy_j == pytest.approx(73.0 * card.time_s)
     assert result.report.provenance is Provenance.MODELLED
-    assert 0 < result.report.host_time_s < 60
+    assert 0 < result.report.host_time_s <= took_s
     engine.close()
     with pytest.raises(EngineError, match="closed"):
         engine.score(batch_of(rows))

@@ -35,7 +35,7 @@ def test_close_is_orderly_and_may_be_repeated(make_rows, tmp_path):
     assert not psutil.pid_exists(pid)
     engine.close()
     assert not engine.available
-    assert isinstance(engine.submit(make_rows([1])).exception(1), EngineCrashed)
+    assert isinstance(engine.submit(make_rows([1])).exception(240), EngineCrashed)
     with pytest.raises(EngineError):
         engine.score(make_rows([1]))
 
@@ -57,11 +57,10 @@ def test_close_does_not_wait_for_a_hung_call(make_rows):
     pid = engine.pid
     futures = [engine.submit(make_rows([HANG])) for _ in range(2)]
     assert until(futures[0].running)
-    started = time.monotonic()
     engine.close()
-    assert time.monotonic() - started < 2.0
     assert not psutil.pid_exists(pid)
-    assert all(isinstance(f.exception(1), EngineCrashed) for f in futures)
+    # Behind its 600 s the first would have been answered.
+    assert all(isinstance(f.exception(240), EngineCrashed) for f in futures)
 
 
 def test_a_batch_that_the_caller_cancels_is_skipped(make_rows):
@@ -71,9 +70,9 @@ def test_a_batch_that_the_caller_cancels_is_skipped(make_rows):
         assert until(hung.running)
         assert waiting.cancel()
         engine.cancel_and_restart()
-        assert isinstance(hung.exception(1), EngineTimeout)
+        assert isinstance(hung.exception(240), EngineTimeout)
         with pytest.raises(CancelledError):
-            waiting.result(1)
+            waiting.result(240)
 
 
 def test_it_outlives_the_thread_that_made_it(make_rows):
@@ -114,13 +113,14 @@ def test_a_forked_copy_neither_uses_nor_ends_it(make_rows):
         assert (engine.pid, engine.available) == (engine_pid, True)
 
 
-def test_an_engine_that_does_not_close_is_killed(make_rows):
-    engine = IsolatedEngine(spec(close="hang"), HostLimits(start_s=30, close_s=0.2))
+def test_an_engine_that_does_not_close_is_killed(make_rows, tmp_path):
+    marker = tmp_path / "closed"
+    limits = HostLimits(start_s=240, close_s=0.2)
+    engine = IsolatedEngine(spec(close="hang", closed_marker=str(marker)), limits)
     engine.score(make_rows([1]))
     pid = engine.pid
-    started = time.monotonic()
     engine.close()
-    assert time.monotonic() - started < 2.0
+    assert not marker.exists(), "it was waited for until it had closed"
     assert not psutil.pid_exists(pid), "not even a zombie"
 
 

@@ -13,7 +13,8 @@ from ecorl.records import Stage
 from tests.fakes.blocking_engine import HostLimits, IsolatedEngine
 
 RAISE, HANG, EXIT, LOSE, OWN = 9001, 9002, 9003, 9004, 9005
-LIMITS = HostLimits(start_s=30.0, call_s=30.0, max_restarts=3, backoff_s=0.02, close_s=2.0)
+LIMITS = HostLimits(start_s=240.0, call_s=240.0, max_restarts=3, backoff_s=0.02, close_s=3600.0)
+"""Beyond what a call hangs for, 600 s, is only the time for an orderly end."""
 
 
 def spec(stage=Stage.REWARD, faults=(), **options):

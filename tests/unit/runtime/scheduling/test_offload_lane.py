@@ -26,7 +26,7 @@ def same_bits(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def join_one(toys, reply, batch, stage=Stage.REWARD, deadline_s=5.0):
+def join_one(toys, reply, batch, stage=Stage.REWARD, deadline_s=600.0):
     lane = OffloadLane(toys.Told(reply, stage), max_faults=3, place=PLACE)
     return lane.join(lane.submit(batch), deadline_s), lane
 
@@ -84,13 +84,13 @@ def test_a_fault_is_named_and_never_raised(toys, reply, fault, part):
 
 
 def test_no_answer_before_the_deadline_restarts_the_engine(toys):
-    batch = toys.make_batch(3)
+    batch, begin_s = toys.make_batch(3), time.monotonic()
     outcome, lane = join_one(toys, lambda b: None, batch, deadline_s=SHORT_S)
     assert outcome.fault == "EngineTimeout"
     assert outcome.bad_rows == (0, 1, 2)
     assert outcome.n_missing == 3
     assert outcome.report is None
-    assert SHORT_S <= outcome.wait_s < 2
+    assert SHORT_S <= outcome.wait_s <= time.monotonic() - begin_s
     assert lane.engine.n_restarts == 1
 
 
@@ -118,7 +118,6 @@ def test_quarantine_keeps_batches_away_and_a_probe_ends_it(toys):
     assert not lane.available
     kept_away = lane.join(lane.submit(batch), 240.0)
     assert (kept_away.fault, kept_away.bad_rows) == ("EngineQuarantined", (0, 1))
-    assert kept_away.wait_s < 1
     assert len(lane.engine.futures) == 2  # nothing was sent
     assert lane._quarantine._faults_in_row == 2  # and not sending is no fault of the engine
     clock[0] = 10.5
@@ -191,13 +190,11 @@ def test_with_a_thread_and_injected_faults(toys):
     assert all(same_bits(seen[1].values[i], wanted[i]) for i in (0, 2))
 
 
-def test_a_hung_thread_is_left_behind_and_serves_again(toys):
+def test_a_hung_thread_is_left_behind_and_serves_again(toys, hang):
     from ecorl.config import FaultInjection
 
     faults = (FaultInjection(kind="hang", calls=(0,)),)
-    lane = OffloadLane(
-        toys.threaded(faults, hang_s=0.2)(Stage.REWARD, "u55c"), max_faults=9, place=PLACE
-    )
+    lane = OffloadLane(toys.threaded(faults)(Stage.REWARD, "u55c"), max_faults=9, place=PLACE)
     try:
         batch = toys.make_batch(2)
         assert lane.join(lane.submit(batch), SHORT_S).fault == "EngineTimeout"
@@ -205,8 +202,10 @@ def test_a_hung_thread_is_left_behind_and_serves_again(toys):
         stuck = lane.join(lane.submit(batch), 240.0)
         assert (stuck.fault, stuck.bad_rows) == ("EngineCrashed", (0, 1))
         assert "stuck" in stuck.detail
+        hang.set()
         limit_s = time.monotonic() + 240
-        while not lane.available and time.monotonic() < limit_s:
+        while not lane.available:
+            assert time.monotonic() < limit_s
             time.sleep(0.01)
         assert lane.join(lane.submit(batch), 240.0).fault is None
     finally:

@@ -76,10 +76,9 @@ def test_a_failure_of_it_is_one_line(package, text, told):
 
 def test_one_that_hangs_is_not_waited_for(package, monkeypatch):
     monkeypatch.setattr(codecarbon, "PATIENCE_S", 0.5)
-    package(FOUND.replace("self.final_emissions_data =", "import time; time.sleep(600); x ="))
-    began_s = time.monotonic()
-    assert isinstance(measured(), str)
-    assert time.monotonic() - began_s < 10.0
+    found = "self.final_emissions_data = Simple"
+    package(FOUND.replace(found, f"__import__('time').sleep(600); {found}"))
+    assert isinstance(measured(), str)  # behind its 600 s it would be figures
 
 
 @pytest.mark.parametrize(("text", "works"), [(FOUND, True), ("raise SystemExit(3)", False)])

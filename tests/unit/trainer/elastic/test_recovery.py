@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,8 +49,18 @@ def seen(result):
     return [(one.kind, one.who) for one in result.faults]
 
 
-def longest_gap_s(result):
-    return max(b.ended_s - a.ended_s for a, b in itertools.pairwise(result.steps))
+def until(condition):
+    limit_s = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < limit_s
+        time.sleep(0.005)
+
+
+def when(condition, call, *args):
+    """Call something in a thread of its own once it is time for it."""
+    thread = threading.Thread(target=lambda: (until(condition), call(*args)))
+    thread.start()
+    return thread
 
 
 def out_of_memory():
@@ -62,8 +72,12 @@ def refuses(*_):
 
 
 def test_survivors_lose_a_member_that_falls_silent_while_they_meet(local, tmp_path):
+    def falls_silent_later():
+        if local["member-3"].ended.is_set():
+            falls_silent()
+
     plans = {
-        (Point.MEETING, "member-1"): (falls_silent, 1),
+        (Point.MEETING, "member-1"): (falls_silent_later, None),
         (Point.COMPUTING, "member-3"): (dies, 2),
     }
     options = {"drill": drill(plans), "patience": PATIENCE, "timeout_s": 1.0}
@@ -86,7 +100,7 @@ def test_a_member_alone_that_falls_silent_is_lost(local, tmp_path):
 
 def test_what_a_joiner_raises_while_it_is_given_the_state_is_its_own_end(local, tmp_path):
     plans = {(Point.SHARING, "member-2"): (out_of_memory, 0)}
-    options = {"drill": drill(plans), "patience": PATIENCE, "timeout_s": 1.0}
+    options = {"drill": drill(plans), "patience": PATIENCE}
     with training(tmp_path, ToyTask(), **options) as trainer:
         trainer.set_width(2, at_step=2)
         result = trainer.train(4)
@@ -96,14 +110,21 @@ def test_what_a_joiner_raises_while_it_is_given_the_state_is_its_own_end(local, 
 
 
 def test_a_joiner_that_is_stuck_with_the_state_is_not_waited_for(local, tmp_path):
-    plans = {(Point.SHARING, "member-2"): (lambda: naps(30.0), 0)}
-    options = {"drill": drill(plans), "patience": PATIENCE, "timeout_s": 0.5}
+    woken = []
+
+    def sleeps():
+        naps(600.0)
+        woken.append("by itself")
+
+    plans = {(Point.SHARING, "member-2"): (sleeps, 0)}
+    # The next one has this time too.
+    options = {"drill": drill(plans), "patience": PATIENCE, "timeout_s": 3.0}
     with training(tmp_path, ToyTask(), **options) as trainer:
         trainer.set_width(2, at_step=2)
         result = trainer.train(4)
     assert result.widths == [1, 1, 2, 2]
     assert (ElasticFault.JOINER_LOST, "member-2") in seen(result)
-    assert longest_gap_s(result) < 5.0
+    assert woken == []
 
 
 def test_a_state_that_never_gets_through_is_given_up(local, tmp_path, monkeypatch):
@@ -130,15 +151,37 @@ def test_a_group_that_fails_at_the_start_leaves_one_to_begin(local, tmp_path, mo
     assert result.changes[0].after == 1
 
 
-def test_one_that_dies_at_the_start_does_not_hurry_the_others(local, tmp_path):
+def test_one_that_dies_at_the_start_does_not_hurry_the_others(local, tmp_path, monkeypatch):
+    clock, is_late = SimpleNamespace(now_s=0.0, n_looks=0), threading.Event()
+
+    def look():
+        clock.n_looks += 1
+        return clock.now_s
+
+    def pass_time(time_s):
+        clock.now_s += time_s
+        n_looks = clock.n_looks
+        until(lambda: clock.n_looks > n_looks + 1)
+
+    def waits():
+        assert is_late.wait(240)
+
+    def go_on():
+        pass_time(0.0)
+        pass_time(2 * patience.begin_s)
+        is_late.set()
+
+    monkeypatch.setattr("ecorl.trainer.elastic.switch.time", SimpleNamespace(monotonic=look))
     plans = {
         (Point.LOADING, "member-1"): (dies, 0),
-        (Point.LOADING, "member-2"): (lambda: naps(0.5), 0),
-        (Point.LOADING, "member-3"): (lambda: naps(0.5), 0),
+        (Point.LOADING, "member-2"): (waits, 0),
+        (Point.LOADING, "member-3"): (waits, 0),
     }
-    patience = Patience(ping_s=0.3, begin_s=0.2)
+    patience = Patience(ping_s=0.3, begin_s=60.0, join_s=600.0)
     with training(tmp_path, ToyTask(), width=3, drill=drill(plans), patience=patience) as trainer:
+        later = when(lambda: trainer._log.result(0).faults, go_on)
         result = trainer.train(1)
+        later.join()
     assert seen(result) == [(ElasticFault.JOINER_LOST, "member-1")]
     assert result.widths == [2]
 
@@ -177,21 +220,24 @@ def test_what_keeps_all_actors_from_coming_up_is_told(local, tmp_path, monkeypat
 
 
 def test_a_stop_and_fewer_members_are_heard_while_actors_come_up(local, tmp_path):
-    plans = {
-        (Point.LOADING, "member-1"): (lambda: naps(30.0), 0),
-        (Point.LOADING, "member-2"): (lambda: naps(30.0), 0),
-        (Point.LOADING, "member-4"): (lambda: naps(30.0), 0),
-    }
-    with training(tmp_path, ToyTask(), width=2, drill=drill(plans)) as trainer:
-        fewer = threading.Timer(0.3, trainer.set_width, [1])
-        fewer.start()
-        assert trainer.train(1).widths == [1]  # with the third that was made
+    loading = []
+
+    def naps_long():
+        loading.append("loads")
+        naps(600.0)
+        loading.append("has loaded")
+
+    plans = {(Point.LOADING, f"member-{number}"): (naps_long, 0) for number in (1, 2)}
+    with training(tmp_path / "fewer", ToyTask(), width=2, drill=drill(plans)) as trainer:
+        fewer = when(lambda: len(loading) == 2, trainer.set_width, 1)
+        assert trainer.train(1).widths == [1]
+        assert [one.name for one in trainer._crew.members] == ["member-3"]
         fewer.join()
-    with training(tmp_path, ToyTask(), drill=drill(plans)) as trainer:
-        stop = threading.Timer(0.3, trainer.stop)
-        stop.start()
+    with training(tmp_path / "stop", ToyTask(), drill=drill(plans)) as trainer:
+        stop = when(lambda: len(loading) == 3, trainer.stop)
         assert trainer.train(1).steps == ()
         stop.join()
+    assert loading == ["loads"] * 3
 
 
 def test_a_stop_before_the_training_is_not_forgotten(local, tmp_path):
@@ -207,10 +253,11 @@ def test_actors_end_though_the_last_checkpoint_never_comes(local, tmp_path, monk
     with training(tmp_path, ToyTask()) as trainer:
         trainer.train(1)
         local["member-1"].is_silent = True
-        trainer._saver.save(1, trainer._crew.members[0].call("snapshot", 1))
-        start_s = time.monotonic()
+        never = trainer._crew.members[0].call("snapshot", 1)
+        trainer._saver.save(1, never)
     assert local["member-1"].ended.is_set()
-    assert time.monotonic() - start_s < 5.0
+    # Its end was the only answer.
+    assert isinstance(never.exception(timeout=0), ActorDiedError)
 
 
 def test_actors_end_though_a_checkpoint_cannot_be_written_at_all(local, tmp_path, monkeypatch):
@@ -226,24 +273,37 @@ def test_actors_end_though_a_checkpoint_cannot_be_written_at_all(local, tmp_path
         assert local["member-1"].ended.is_set()
 
 
-class Skewed(ToyTask):
-    """The first member's share takes longer than a collective may."""
-
-    def loss(self, model, indices):
-        if len(indices) == 1:
-            time.sleep(1.2)
-        return super().loss(model, indices)
-
-
 def test_a_member_that_is_slower_than_a_collective_may_take_is_given_the_time(
     local, tmp_path, monkeypatch
 ):
+    reduces, has_failed = member.reduce_gradients, threading.Event()
+
+    def reduce(*args, **kwargs):
+        try:
+            return reduces(*args, **kwargs)
+        except CollectiveFailed:
+            has_failed.set()
+            raise
+
+    class Skewed(ToyTask):
+        """A member's share takes longer than a collective may, at first."""
+
+        def loss(self, model, indices):
+            if len(indices) == 1:
+                assert has_failed.wait(240)
+                time.sleep(1.2)
+            return super().loss(model, indices)
+
+    monkeypatch.setattr("ecorl.trainer.elastic.member.reduce_gradients", reduce)
     monkeypatch.setattr("ecorl.trainer.elastic.driver._TRIES", 1)
     with training(tmp_path, Skewed(), width=2, patience=PATIENCE, timeout_s=0.8) as trainer:
         result = trainer.train(2)
     assert result.widths == [2, 2]
-    assert result.n_redone == 1
-    assert " 1.6 s" in result.faults[0].message
+    causes = [one.message for one in result.faults if one.kind is ElasticFault.STEP_REDONE]
+    assert " 1.6 s" in causes[0]
+    # On a busy machine that may be too short as well.
+    assert all("from now on a collective may take" in cause for cause in causes)
+    assert result.n_redone == len(causes)
 
 
 def newest(folder):

@@ -77,7 +77,7 @@ def test_a_controller_that_hangs_is_not_waited_for_and_heard_when_it_is_back():
     class Hangs:
         def decide(self, now_s, steps_done, steps_left):
             asked.append(steps_done)
-            goes_on.wait(60)
+            goes_on.wait(240)
             return choice(3)
 
     steers, told = steering(Hangs(), patience=Patience(decide_s=0.01))
@@ -85,7 +85,7 @@ def test_a_controller_that_hangs_is_not_waited_for_and_heard_when_it_is_back():
     assert steers.hear(at(n_done=2)).width == 1
     assert asked == [1]  # one question at a time
     goes_on.set()
-    steers._decide_s = 60.0
+    steers._decide_s = 240.0
     assert steers.hear(at(n_done=3)).width == 3
     assert [kind for kind, _, _ in told] == [GONE]
 

@@ -194,7 +194,7 @@ def test_a_lone_card_under_reset_is_not_waited_for_long(make, card_root, monkeyp
     back = threading.Event()
     first = decoder._pool._cards[0]
     reset = first._setup.reset
-    object.__setattr__(first._setup, "reset", lambda address: (back.wait(60), reset(address)))
+    object.__setattr__(first._setup, "reset", lambda address: (back.wait(240), reset(address)))
     found.script.add(Fault("lost_device"))
     try:
         with pytest.raises(EngineCrashed):
@@ -213,7 +213,7 @@ def test_nobody_waits_for_a_card_under_reset_while_another_is_free(make, card_ro
     back = threading.Event()
     first = decoder._pool._cards[0]
     reset = first._setup.reset
-    object.__setattr__(first._setup, "reset", lambda address: (back.wait(60), reset(address)))
+    object.__setattr__(first._setup, "reset", lambda address: (back.wait(240), reset(address)))
     found.script.add(Fault("lost_device", card=0))
     try:
         assert ask(decoder, card_root, 8) == []
