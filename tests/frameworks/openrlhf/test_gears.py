@@ -11,18 +11,17 @@ import pytest
 
 from ecorl.edi import EdiMatrix
 from ecorl.records import Stage
-from tests.frameworks.openrlhf import harness
 from tests.frameworks.openrlhf.attached import GPU, train
 from tests.frameworks.trainings import LIMIT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT_S + 60)]
 
 
-def test_a_step_without_a_finite_gradient_is_computed_anew_in_bf16(tmp_path):
+def test_a_step_without_a_finite_gradient_is_computed_anew_in_bf16(cluster):
     """On DeepSpeed itself, which without ZeRO would take such a step in BF16."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.frameworks.openrlhf.redone_steps"],
-        env=harness.environment(tmp_path),
+        env=cluster.environment,
         capture_output=True,
         text=True,
         check=False,
