@@ -61,7 +61,7 @@ class Fork:
         self._err = self._out if merged else folder / "err"
         env = dict(os.environ if env is None else env)
         told = (words, env, str(cwd or Path.cwd()), str(self._out), str(self._err), new_session)
-        # Everyone's forkserver is asked, once it has been told what to import.
+        # It imports these when it starts, with the first child of this process.
         forkserver.set_forkserver_preload(list(PRELOADED))
         context = multiprocessing.get_context("forkserver")
         self._process = context.Process(target=_run, args=told)
@@ -91,11 +91,11 @@ class Fork:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for its end; all that it has printed on standard output, and of errors."""
         self.wait(timeout)
-        return self.output(), "" if self._err == self._out else self._err.read_text("utf-8")
+        return self.output(), "" if self._err == self._out else _text_of(self._err)
 
     def output(self) -> str:
         """What it has printed on standard output so far."""
-        return self._out.read_text("utf-8") if self._out.exists() else ""
+        return _text_of(self._out)
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
@@ -106,6 +106,11 @@ class Fork:
     def kill(self) -> None:
         """Send it SIGKILL, unless it has ended."""
         self.send_signal(signal.SIGKILL)
+
+
+def _text_of(path: Path) -> str:
+    """What a child has printed to a file; one that was killed at once has made none."""
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 def run(*words: str, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
