@@ -254,6 +254,7 @@ def run_tests(
         end_s: when whatever still runs is killed, with all that it started, s of the clock.
         exitfirst: whether they end with the first file in which something fails.
     """
+    before = set(multiprocessing.active_children())
     # Each is the leader of a group: what its tests started can be ended with it.
     processes = ProcessPoolExecutor(
         N_PROCESSES, multiprocessing.get_context("spawn"), initializer=os.setsid
@@ -275,7 +276,7 @@ def run_tests(
         names = " or ".join(left[:N_PROCESSES])
         yield Outcome(names, has_failed=True, output="A test has ended the process that ran it.")
     finally:
-        children = multiprocessing.active_children()
+        children = set(multiprocessing.active_children()) - before
         processes.shutdown(wait=False, cancel_futures=True)
         for child in children:
             child.join(max(0.0, end_s - time.time()))
