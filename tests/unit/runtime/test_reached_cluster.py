@@ -6,6 +6,9 @@ import socket
 
 import psutil
 import pytest
+
+pytest.importorskip("ray")
+
 import ray
 
 from ecorl.config import RayRuntimeConfig
