@@ -15,7 +15,7 @@ import signal
 import pytest
 
 from ecorl.engines.fpga.card.opening import can_emulate
-from tests import told as recorded_texts
+from tests import snapshots
 from tests.examples import load_profile
 from tests.fakes.xrt_noop import noop_driver
 
@@ -43,22 +43,22 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture
-def told(request):
-    """Compares a text for a reader with the recorded one, or records it under ``--renew``.
+def snapshot(request):
+    """Compares a text with the recorded one, or records it under ``--renew``.
 
-    ``told(text, "about", trace=path)``: a test that has several texts names each, and what differs
-    from run to run is hidden behind a name; the test's own ``tmp_path`` always is.
+    ``snapshot(text, "about", trace=path)``: a test that has several texts names each. A value that
+    differs from run to run is replaced by its name; the test's own ``tmp_path`` always is.
     """
-    path = recorded_texts.file_of(request.path)
+    path = snapshots.file_of(request.path)
 
     def compare(text: str, about: str = "", **hidden: object) -> None:
         if "tmp_path" in request.node.funcargs:
             hidden.setdefault("tmp_path", request.node.funcargs["tmp_path"])
         name = f"{request.node.name} {about}".rstrip()
-        now = recorded_texts.neutral(text, hidden)
+        now = snapshots.neutral(text, hidden)
         if request.config.getoption("--renew"):
-            recorded_texts.write(path, recorded_texts.read(path) | {name: now})
-        elif differs := recorded_texts.difference(path, name, now):
+            snapshots.write(path, snapshots.read(path) | {name: now})
+        elif differs := snapshots.difference(path, name, now):
             pytest.fail(f"--renew records what is said now:\n{differs}", pytrace=False)
 
     return compare

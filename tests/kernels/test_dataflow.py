@@ -87,7 +87,7 @@ def deadlocks_of(handle):
 # ---------------------------------------------------------------- a region of its own
 
 
-def test_a_region_runs_through_at_its_depth_and_stands_still_below(regions, told):
+def test_a_region_runs_through_at_its_depth_and_stands_still_below(regions, snapshot):
     before = deadlocks_of(regions)
     code, out = called(regions.pairs_7, 800, 800)
     assert code == 0
@@ -98,7 +98,7 @@ def test_a_region_runs_through_at_its_depth_and_stands_still_below(regions, told
     assert code == FAULT
     assert deadlocks_of(regions) == before + 1
     assert regions.objects_alive() == 0
-    told(report_of(regions))
+    snapshot(report_of(regions))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -122,12 +122,12 @@ def test_a_region_within_a_process(regions):
     assert np.array_equal(out, 2 * np.arange(80))
 
 
-def test_a_region_within_a_process_that_stands_still(regions, told):
+def test_a_region_within_a_process_that_stands_still(regions, snapshot):
     code, out = called(regions.nested, 80, 80, 1)
     assert code == FAULT
     assert np.array_equal(out, 2 * np.arange(80))
     assert regions.objects_alive() == 0
-    told(report_of(regions))
+    snapshot(report_of(regions))
 
 
 @pytest.mark.parametrize("within", [0, 1])
@@ -139,14 +139,14 @@ def test_what_a_process_throws_comes_out_of_the_region(regions, after, within):
     assert deadlocks_of(regions) == before
 
 
-def test_items_that_nobody_reads_are_a_fault(regions, told):
+def test_items_that_nobody_reads_are_a_fault(regions, snapshot):
     before = regions.dataflow_leftovers()
     assert called(regions.leaves_items, 40, 40, 0)[0] == 0
     code, out = called(regions.leaves_items, 40, 40, 3)
     assert code == FAULT
     assert np.array_equal(out, np.arange(40))
     assert regions.dataflow_leftovers() == before + 1
-    told(report_of(regions))
+    snapshot(report_of(regions))
 
 
 def test_two_readers_of_a_fifo_are_refused(regions):

@@ -180,7 +180,7 @@ def test_the_kernels_give_the_bits_of_the_host(folder_of, name, build, completio
     assert attention_calls(build) > before
 
 
-def test_models_that_the_kernels_do_not_take_are_refused_in_one_line(folder_of, told):
+def test_models_that_the_kernels_do_not_take_are_refused_in_one_line(folder_of, snapshot):
     folder, (row,) = folder_of("llama144"), rows_of(70, seed=6)
     assert np.isfinite(decoder(folder).score([row])).all()
     with (
@@ -188,7 +188,7 @@ def test_models_that_the_kernels_do_not_take_are_refused_in_one_line(folder_of, 
         pytest.raises(EngineError) as caught,
     ):
         decoder(folder).score([row])
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_row_of_4096_tokens(folder_of):

@@ -52,11 +52,11 @@ def test_bad_source_is_rejected_at_its_lines(lint, tmp_path, name):
     assert {name for name, _, _ in found} == {"bad.cpp"}
 
 
-def test_good_source_passes(lint, tmp_path, told):
+def test_good_source_passes(lint, tmp_path, snapshot):
     source = tmp_path / "good.cpp"
     source.write_text(GOOD)
     code, _, text = lint(source)
-    told(text, rules=f"{len(rules())} rules")
+    snapshot(text, rules=f"{len(rules())} rules")
     assert code == 0
 
 
@@ -166,13 +166,13 @@ def test_qor_names_the_pipelined_loops_that_the_kernel_reaches(lint, kernel, tmp
     assert " 5 loops" in text
 
 
-def test_qor_and_source_must_agree(lint, kernel, told):
+def test_qor_and_source_must_agree(lint, kernel, snapshot):
     texts = []
     for changes in ({"LOAD": None}, {"USED": None}, {"PLAIN": 1}, {"LOAD": 1}, {"LOAD": 0}):
         code, _, text = lint(kernel(changes))
         assert code == 1
         texts.append(text)
-    told("\n".join(texts), rules=f"{len(rules())} rules")
+    snapshot("\n".join(texts), rules=f"{len(rules())} rules")
 
 
 def test_findings_are_those_of_all_kernels(kernel):
@@ -214,7 +214,7 @@ def test_faulty_qor_is_a_finding(lint, kernel, text, line, what):
 # ---- the command ----------------------------------------------------------------------------
 
 
-def test_wrong_files_end_with_one_line(lint, kernel, tmp_path, told):
+def test_wrong_files_end_with_one_line(lint, kernel, tmp_path, snapshot):
     source = kernel()
     lines = []
     for path in (tmp_path / "absent.cpp", source.with_name("own.hpp")):
@@ -222,7 +222,7 @@ def test_wrong_files_end_with_one_line(lint, kernel, tmp_path, told):
         assert code == 2
         assert text.count("\n") == 1
         lines.append(text)
-    told("".join(lines))
+    snapshot("".join(lines))
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_pragma_of_another_dependence_leaves_the_recurrence(said):
     assert timing(ARRAY, f"DEPENDENCE variable = table {said}", raw).least_ii == 1
 
 
-def test_a_loop_that_stays_in_a_pipelined_one_is_refused(told):
+def test_a_loop_that_stays_in_a_pipelined_one_is_refused(snapshot):
     body = """
   br label %inner
 inner:
@@ -193,7 +193,7 @@ inner:
   br i1 %again, label %inner, label %latch"""
     with pytest.raises(BuildError) as caught:
         timing(body)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_read_that_its_own_result_decides_on_is_a_recurrence():
@@ -410,19 +410,19 @@ def test_no_loop_of_the_project_misses_the_clock_and_the_page_says_so(tools):
         assert line.split("|")[2].strip() == depths
 
 
-def test_absent_compiler_ends_with_one_line(monkeypatch, capsys, told):
+def test_absent_compiler_ends_with_one_line(monkeypatch, capsys, snapshot):
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert command.main() == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    told(printed.err)
+    snapshot(printed.err)
 
 
-def test_missed_loops_are_named_with_their_lines(monkeypatch, capsys, told):
+def test_missed_loops_are_named_with_their_lines(monkeypatch, capsys, snapshot):
     good = timing("  br label %latch")
     bad = replace(good, label="SLOW", cycle=good.cycle._replace(delay=4.0), lines=("a.cpp:3",))
     monkeypatch.setattr(command, "time_loops", lambda: [good, bad])
     assert command.main() == 1
-    told(capsys.readouterr().out)
+    snapshot(capsys.readouterr().out)
     monkeypatch.setattr(command, "time_loops", lambda: [good])
     assert command.main() == 0

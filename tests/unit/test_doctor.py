@@ -100,7 +100,7 @@ def shown_gpus(findings):
     return "\n".join(line for line in shown(findings).splitlines() if line.startswith("gpu"))
 
 
-def test_gpus_are_described(fake_nvml, told):  # noqa: F811
+def test_gpus_are_described(fake_nvml, snapshot):  # noqa: F811
     findings = doctor.examine()
     first, _ = findings.gpus
     assert (first.instrument, first.has_counter, first.limit_w, first.problem) == (
@@ -110,7 +110,7 @@ def test_gpus_are_described(fake_nvml, told):  # noqa: F811
         None,
     )
     assert by_name(findings)["measure GPU energy"].possible
-    told(shown_gpus(findings))
+    snapshot(shown_gpus(findings))
 
 
 def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
@@ -121,7 +121,7 @@ def test_a_gpu_that_does_not_answer_is_no_capability(fake_nvml):  # noqa: F811
     assert "DeviceLost" in ability.why
 
 
-def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml, told):  # noqa: F811
+def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml, snapshot):  # noqa: F811
     fake_nvml.set("error nvmlDeviceGetHandleByIndex 999 0", "error nvmlDeviceGetName 4 1")
     findings = doctor.examine()
     broken, healthy = findings.gpus
@@ -129,14 +129,14 @@ def test_a_broken_gpu_beside_a_healthy_one_is_told_of_with_its_reason(fake_nvml,
     assert (healthy.instrument, healthy.problem) == ("nvml:field186:gpu", None)
     ability = by_name(findings)["measure GPU energy"]
     assert ability.possible
-    told(f"{ability.why}\n{shown_gpus(findings)}")
+    snapshot(f"{ability.why}\n{shown_gpus(findings)}")
 
 
-def test_plain_lines_without_a_terminal(bare, without_keys, told):
+def test_plain_lines_without_a_terminal(bare, without_keys, snapshot):
     text = shown(doctor.examine(), width=40)
     assert "\x1b" not in text
     # The other lines are facts about the machine.
-    told("\n".join(line for line in text.splitlines() if line.startswith(("yes ", "no "))))
+    snapshot("\n".join(line for line in text.splitlines() if line.startswith(("yes ", "no "))))
     # One fact a line, however narrow: for grep.
     assert all(line.count(": ") >= 1 for line in text.splitlines())
 
@@ -173,7 +173,7 @@ def feeds_of(findings):
     return {feed.type: feed for feed in findings.feeds}
 
 
-def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch, told):
+def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch, snapshot):
     feeds = feeds_of(doctor.examine())
     assert {kind: feed.possible for kind, feed in feeds.items()} == {
         "constant": True, "synthetic": True, "replay": True, "uk": True,
@@ -185,7 +185,7 @@ def test_feeds_are_told_by_packages_and_keys(without_keys, packages, monkeypatch
         monkeypatch.setenv(name, "s3cret")
     findings = doctor.examine()
     assert all(feed.possible for feed in findings.feeds)
-    told(f"{why}\n{feeds_of(findings)['electricity_maps'].why}")
+    snapshot(f"{why}\n{feeds_of(findings)['electricity_maps'].why}")
     for text in (doctor.to_json(findings), shown(findings), shown(findings, force_terminal=True)):
         assert "s3cret" not in text
 
@@ -216,7 +216,7 @@ path = "nowhere.csv"
 """
 
 
-def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch, told):
+def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch, snapshot):
     monkeypatch.setenv("ELECTRICITY_MAPS_TOKEN", "s3cret")
     monkeypatch.setattr(socket, "socket", None)  # whoever asks fails
     findings = doctor.examine(parse_config(CONFIGURED, "test"))
@@ -224,14 +224,14 @@ def test_the_feeds_of_a_config_are_built_and_not_asked(without_keys, monkeypatch
     assert (uk.possible, maps.possible, replay.possible) == (True, False, False)
     text = shown(findings)
     assert "s3cret" not in text
-    told("\n".join(line for line in text.splitlines() if "feeds" in line))
+    snapshot("\n".join(line for line in text.splitlines() if "feeds" in line))
 
 
-def test_a_config_without_feeds_is_told(told):
+def test_a_config_without_feeds_is_told(snapshot):
     assert doctor.examine().configured_feeds is None
     findings = doctor.examine(parse_config("", "test"))
     assert findings.configured_feeds == ()
-    told("\n".join(line for line in shown(findings).splitlines() if line.startswith("config")))
+    snapshot("\n".join(line for line in shown(findings).splitlines() if line.startswith("config")))
 
 
 def test_nothing_heavy_is_imported():

@@ -277,11 +277,11 @@ def test_a_model_without_times_has_no_path_cost():
 
 
 @pytest.mark.parametrize("of_format", [2, 4])
-def test_another_format_is_refused_in_one_line(of_format, told):
+def test_another_format_is_refused_in_one_line(of_format, snapshot):
     text = EdiMatrix().to_json().replace('"format": 3', f'"format": {of_format}')
     with pytest.raises(DataError) as caught:
         EdiMatrix.from_json(text)
-    told(str(caught.value), of_format=of_format)
+    snapshot(str(caught.value), of_format=of_format)
 
 
 @pytest.mark.parametrize(

@@ -259,14 +259,14 @@ def command(monkeypatch):
     return run
 
 
-def test_exit_codes_and_the_last_line(command, capsys, told):
+def test_exit_codes_and_the_last_line(command, capsys, snapshot):
     assert command([Outcome("lint")], [Outcome("a"), Outcome("b")]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     lasts = [last]
     assert command([Outcome("types", is_whole=False)], [Outcome("a")], "--minutes", "0.1") == 0
     *_, last = capsys.readouterr().out.splitlines()
     lasts.append(last)
-    told(re.sub(r" \d+ s", " <time> s", "\n".join(lasts)))
+    snapshot(re.sub(r" \d+ s", " <time> s", "\n".join(lasts)))
     assert command([], [Outcome("a", has_failed=True, output="the reason")]) == 1
     out = capsys.readouterr().out
     assert "the reason" in out
@@ -289,10 +289,10 @@ def test_a_wrong_option_is_exit_code_2(option, value, told, capsys):
     assert told in capsys.readouterr().err
 
 
-def test_nothing_changed_is_said(monkeypatch, capsys, told):
+def test_nothing_changed_is_said(monkeypatch, capsys, snapshot):
     monkeypatch.setattr(quick, "changed_paths", lambda root, since: [])
     assert quick.main([]) == 0
-    told(capsys.readouterr().out)
+    snapshot(capsys.readouterr().out)
 
 
 def test_a_module_that_cannot_be_read_is_told(monkeypatch, capsys):

@@ -67,7 +67,7 @@ def test_rooms_and_their_sum(folder):
     assert (found["code"], found["files"], found["records"]) == (3, 2, 0)
 
 
-def test_a_budget_that_is_passed_is_told_in_one_line(folder, monkeypatch, capsys, told):
+def test_a_budget_that_is_passed_is_told_in_one_line(folder, monkeypatch, capsys, snapshot):
     budget = '[tool.ecorl.size]\n"." = { code = 3, files = %d }\n'
     monkeypatch.setattr(size, "ROOT", folder)
     (folder / "pyproject.toml").write_text(budget % 2)
@@ -75,6 +75,6 @@ def test_a_budget_that_is_passed_is_told_in_one_line(folder, monkeypatch, capsys
     assert capsys.readouterr().err == ""
     (folder / "pyproject.toml").write_text(budget % 1)
     assert size.main([]) == 1
-    told(capsys.readouterr().err)
+    snapshot(capsys.readouterr().err)
     with pytest.raises(KeyError, match="letters"):
         size.passed("ecorl", size.total(size.sizes(folder)), {"letters": 1})

@@ -45,7 +45,7 @@ def test_without_target_or_value_nothing_holds_or_falls_short():
     assert Figure("x.y", None, "s", target=Target(high=1), note="no clock").holds is None
 
 
-def test_lines(told):
+def test_lines(snapshot):
     ends = {"low": 1.5, "high": 2.25, "of": ["idle_w"]}
     without = Figure("x.y", None, "s", target=Target(high=1), note="no clock")
     shown = [
@@ -59,7 +59,7 @@ def test_lines(told):
         without,
         replace(without, target=None, spread={"low": None, "high": None, "of": []}),
     ]
-    told("\n".join(one.line() for one in shown))
+    snapshot("\n".join(one.line() for one in shown))
 
 
 def test_a_quick_pass_has_ids_of_its_own_and_no_targets():

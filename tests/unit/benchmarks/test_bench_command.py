@@ -63,13 +63,13 @@ def test_an_error_is_one_line(checkout, capsys, error, code):
     assert list(checkout.iterdir()) == []
 
 
-def test_a_result_that_cannot_be_written_is_one_line(checkout, capsys, told):
+def test_a_result_that_cannot_be_written_is_one_line(checkout, capsys, snapshot):
     (checkout / "file").write_text("")
     code = command.run_benchmark(
         "x", measure_with(0.5), ["--json", str(checkout / "file" / "x.json")]
     )
     assert code == 2
-    told(capsys.readouterr().err)
+    snapshot(capsys.readouterr().err)
 
 
 def git(folder, *arguments):

@@ -89,18 +89,18 @@ def test_a_missing_wait_makes_the_share_missing_and_not_smaller(tmp_path):
     assert read_demo(tmp_path, 7, 33.0).wait_share is None
 
 
-def test_a_run_that_did_not_finish_is_no_measurement(tmp_path, told):
+def test_a_run_that_did_not_finish_is_no_measurement(tmp_path, snapshot):
     make_run(tmp_path, finish=False)
     with pytest.raises(RunError) as caught:
         read_demo(tmp_path, 7, 33.0)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def python(code):
     return [sys.executable, "-c", code]
 
 
-def test_a_failing_command_says_its_last_line(tmp_path, told):
+def test_a_failing_command_says_its_last_line(tmp_path, snapshot):
     log = tmp_path / "log"
     run_logged(python("print('fine')"), log, timeout_s=240)
     assert log.read_text() == "fine\n"
@@ -113,7 +113,7 @@ def test_a_failing_command_says_its_last_line(tmp_path, told):
         with pytest.raises(RunError) as caught:
             run_logged(command, log, timeout_s=timeout_s)
         lines.append(str(caught.value))
-    told("\n".join(lines), python=sys.executable)
+    snapshot("\n".join(lines), python=sys.executable)
 
 
 @pytest.fixture
@@ -130,14 +130,14 @@ def checkout(tmp_path, monkeypatch, require_tool):
     return root, git
 
 
-def test_why_an_installation_cannot_be_measured(checkout, told):
+def test_why_an_installation_cannot_be_measured(checkout, snapshot):
     root, git = checkout
     gaps = [demo_run.install_gap()]
     git("init", "-q")
     gaps.append(demo_run.install_gap())
     (root / "Makefile").write_text("install:\n\techo\n")
     gaps.append(demo_run.install_gap())
-    told("\n".join(gaps))
+    snapshot("\n".join(gaps))
     with pytest.raises(RunError, match=re.escape(gaps[-1])):
         demo_run.measure_install(root.parent / "work")
     git("add", "Makefile")

@@ -130,12 +130,12 @@ def seen(script, lost=0, mixed=0, energy_j=6.0):
     return script.Seen(times, [1.0] * 99 + [50.0], judged, 7.0)
 
 
-def test_figures_of_known_passes(script, told):
+def test_figures_of_known_passes(script, snapshot):
     figures = by_id(script.figures_of(seen(script), 120))
     assert figures["serve.throughput_ratio_64"].value == 3.0
     assert figures["serve.throughput_ratio_64"].holds
     assert figures["serve.throughput_ratio_64_undelayed"].value == 1.5
-    told(figures["serve.throughput_ratio_64"].note)
+    snapshot(figures["serve.throughput_ratio_64"].note)
     assert figures["serve.tokens_per_s_64"].value == 120.0
     assert figures["serve.tokens_per_s_one"].value == 30.0
     assert figures["serve.lost_requests"].value == 0

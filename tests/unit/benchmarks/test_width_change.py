@@ -16,7 +16,7 @@ def result(*steps):
     return TrainingResult(0, tuple(done), changes, (), 0, True)
 
 
-def test_the_stall_is_the_longest_gap_over_the_median_and_calibration_does_not_count(told):
+def test_the_stall_is_the_longest_gap_over_the_median_and_calibration_does_not_count(snapshot):
     steps = [
         (1, 9.0),
         (1, 8.0),
@@ -33,7 +33,7 @@ def test_the_stall_is_the_longest_gap_over_the_median_and_calibration_does_not_c
     assert figure.value == pytest.approx(1.75)
     assert figure.holds is True
     assert figure.spread["at_a_change"] == pytest.approx(1.75)
-    told(figure.note)
+    snapshot(figure.note)
 
 
 def test_a_stall_away_from_the_changes_counts_too():
@@ -43,8 +43,8 @@ def test_a_stall_away_from_the_changes_counts_too():
     assert told.spread["at_a_change"] == pytest.approx(1.0)
 
 
-def test_a_stall_of_short_steps_is_not_judged(told):
+def test_a_stall_of_short_steps_is_not_judged(snapshot):
     steps = [(1, 0.1), (1, 0.1), (2, 0.1), (2, 0.1), (2, 0.1), (1, 0.4), (1, 0.1), (1, 0.1)]
     figure = width_figure(result(*steps), first=0)
     assert figure.target is None
-    told(figure.note)
+    snapshot(figure.note)

@@ -61,7 +61,7 @@ def test_a_zone_now(server):
     )
 
 
-def test_a_zone_by_direct_emissions(server, told):
+def test_a_zone_by_direct_emissions(server, snapshot):
     unsaid = {"isEstimated": None, "estimationMethod": None}
     server.script = [hour(emissionFactorType="direct", **unsaid), hour()]
     feed = maps_feed(server, scope=Scope.DIRECT)
@@ -70,7 +70,7 @@ def test_a_zone_by_direct_emissions(server, told):
     assert server.asked[0].query["emissionFactorType"] == "direct"
     with pytest.raises(FeedMalformed) as caught:
         feed.read(NOW_S)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert feed.forecast(NOW_S) is None
     assert len(server.asked) == 2
 
@@ -182,7 +182,7 @@ def test_the_forecast_of_a_zone(server):
     assert maps_feed(server).forecast(NOW_S).issued_s == NOW_S
 
 
-def test_the_forecast_that_a_plan_has(server, caplog, told):
+def test_the_forecast_that_a_plan_has(server, caplog, snapshot):
     server.script = [Answer(status=403), FORECAST]
     assert isinstance(maps_feed(server).forecast(NOW_S), Forecast)
     assert server.asked[1].query["horizonHours"] == "24"
@@ -190,7 +190,7 @@ def test_the_forecast_that_a_plan_has(server, caplog, told):
     server.script = [Answer(refusal, status=401), Answer(refusal, status=401)]
     with caplog.at_level(logging.INFO):
         assert maps_feed(server).forecast(NOW_S) is None
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
     server.script = [Answer(status=500)]
     with pytest.raises(FeedRefused):
         maps_feed(server).forecast(NOW_S)

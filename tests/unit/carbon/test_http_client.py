@@ -77,7 +77,7 @@ def refusal(server, answer, caplog):
     return caught.value
 
 
-def test_what_is_no_value(server, caplog, told):
+def test_what_is_no_value(server, caplog, snapshot):
     answers = (
         (Answer(status=400), FeedRefused),
         (Answer(status=401), FeedRefused),
@@ -105,7 +105,7 @@ def test_what_is_no_value(server, caplog, told):
     )
     errors = [refusal(server, answer, caplog) for answer, _ in answers]
     assert [type(error) for error in errors] == [wanted for _, wanted in answers]
-    told("\n".join(map(str, errors)))
+    snapshot("\n".join(map(str, errors)))
 
 
 def test_a_key_in_the_name_of_a_host_does_not_show(server, caplog):
@@ -259,13 +259,13 @@ def test_a_key_that_no_header_carries(server):
         assert key not in str(caught.value)
 
 
-def test_without_requests(monkeypatch, told):
+def test_without_requests(monkeypatch, snapshot):
     monkeypatch.setitem(sys.modules, "requests", None)
     monkeypatch.delitem(sys.modules, "ecorl.carbon.feeds.transport", raising=False)
     monkeypatch.delattr("ecorl.carbon.feeds.transport", raising=False)
     with pytest.raises(MissingToolError) as caught:
         JsonClient("A source", "https://host")
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_secret_shows_nowhere():
@@ -301,7 +301,7 @@ def test_a_file_without_a_key(tmp_path, content, monkeypatch):
     assert str(file) in str(caught.value)
 
 
-def test_no_key_at_all(tmp_path, monkeypatch, told):
+def test_no_key_at_all(tmp_path, monkeypatch, snapshot):
     monkeypatch.delenv("SOME_KEY", raising=False)
     lines = []
     for value, path in (
@@ -312,4 +312,4 @@ def test_no_key_at_all(tmp_path, monkeypatch, told):
         with pytest.raises(ConfigError) as caught:
             read_key("SOME_KEY", path)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))

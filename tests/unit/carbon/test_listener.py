@@ -62,10 +62,10 @@ def listen(clocks):
         listener.close()
 
 
-def test_before_the_first_answer_nothing_is_known(clocks, told):
+def test_before_the_first_answer_nothing_is_known(clocks, snapshot):
     heard = Listener(FeedChain([ScriptedFeed("a")], STALE_S), 60.0).heard()
     assert heard.value is None
-    told(heard.why)
+    snapshot(heard.why)
 
 
 def test_the_newest_answer_counts(listen):

@@ -70,7 +70,7 @@ def test_a_mark_that_denies_counts_for_nothing(value):
 # ---------------------------------------------------------------- live
 
 
-def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(server, told):
+def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(server, snapshot):
     details = []
     for mark in (SANDBOX, DISCLAIMER, {"isTest": True}, {"note": "mock " * 40}):
         server.script = [hour(value=42, isEstimated=False, estimationMethod=None) | mark]
@@ -80,7 +80,7 @@ def test_made_up_hours_of_electricity_maps_are_refused_and_the_next_feed_counts(
         (refusal,) = answer.refusals
         assert refusal.reason == "FeedMadeUp"
         details.append(refusal.detail)
-    told("\n".join(details))
+    snapshot("\n".join(details))
 
 
 @pytest.mark.parametrize("call", ["history", "forecast"])
@@ -196,13 +196,13 @@ def test_a_share_of_an_export_explains_what_the_mix_of_a_feed_explains(tmp_path)
         assert told == [before, *[believed] * 3, before]
 
 
-def test_a_zero_over_the_life_cycle_is_told_without_a_mix(tmp_path, told):
+def test_a_zero_over_the_life_cycle_is_told_without_a_mix(tmp_path, snapshot):
     rows = [f"{g},30,100,x.org,false," for g in (24, 0, 24)]
     (repair,) = (r for r in read_trace(export(tmp_path / "a.csv", rows)).repairs if "0.0" in r.what)
-    told(repair.what)
+    snapshot(repair.what)
 
 
-def test_an_export_of_zeros_alone_is_one_of_water_power(tmp_path, told):
+def test_an_export_of_zeros_alone_is_one_of_water_power(tmp_path, snapshot):
     path = export(tmp_path / "a.csv", ["24,0,,x.org,false,"] * 4)
     assert read_trace(path, Scope.DIRECT).series.values.tolist() == [0.0] * 4
     path = export(tmp_path / "b.csv", ["24,0.04,,x.org,false,"] * 4)
@@ -210,7 +210,7 @@ def test_an_export_of_zeros_alone_is_one_of_water_power(tmp_path, told):
     zeros = export(tmp_path / "c.csv", ["0,0,,x.org,false,"] * 4)
     with pytest.raises(DataError) as caught:
         read_trace(zeros)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_direct_values_in_another_unit_are_found_among_zeros(tmp_path):

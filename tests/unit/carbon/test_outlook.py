@@ -72,11 +72,11 @@ def test_the_providers_own_forecast_goes_first():
     assert (found.feed, found.provenance, found.reason) == ("a", Provenance.PUBLISHED, None)
 
 
-def test_without_one_the_pool_goes_on_with_what_is_remembered(told):
+def test_without_one_the_pool_goes_on_with_what_is_remembered(snapshot):
     found = outlook(asked(feed_of()), "a", NOW_S)
     forecast = found.forecast
     assert (forecast.model, found.provenance) == ("recency-adaptive pool", Provenance.MODELLED)
-    told(found.reason)
+    snapshot(found.reason)
     assert (forecast.issued_s, forecast.start_s, forecast.step_s) == (NOW_S, PAST.end_s, HOUR_S)
     # The hour under way has been told; what follows is the pool's.
     assert forecast.middle[0] == forecast.low[0] == forecast.high[0] == 321.0
@@ -116,11 +116,11 @@ def test_values_of_other_lengths_and_begins_are_holes():
 
 
 @pytest.mark.parametrize("series", [grid(0.5), grid(8, step_s=2 * HOUR_S)], ids=["few", "long"])
-def test_too_few_values_or_too_long_intervals_make_no_forecast(series, told):
+def test_too_few_values_or_too_long_intervals_make_no_forecast(series, snapshot):
     now_s = series.end_s + 60
     found = outlook(asked(feed_of(series, now_s), now_s), "a", now_s)
     assert (found.forecast, found.provenance) == (None, None)
-    told(found.reason)
+    snapshot(found.reason)
 
 
 def test_a_stated_figure_has_no_forecast():

@@ -176,14 +176,14 @@ def test_pairs_count_by_their_begins(tmp_path, header):
     assert trace.series.start_s == begins[0].timestamp()
 
 
-def test_pairs_that_do_not_fit_their_rows_are_refused(tmp_path, told):
+def test_pairs_that_do_not_fit_their_rows_are_refused(tmp_path, snapshot):
     begins = hours(48)
     cells = [f"{m},{m + timedelta(hours=1)}" for m in begins]
     lines = []
     for length_h in (-1, 0, 0.5, 2):
         cells[5] = f"{begins[5]},{begins[5] + timedelta(hours=length_h)}"
         lines.append(refused(file_of(tmp_path, "from,to,g/kWh", cells, sun(begins))))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 # ----------------------------------------------------------------------------------------- numbers
@@ -235,17 +235,17 @@ def test_numbers_since_1970_round_trip(tmp_path, power, start, step_s):
         assert len(told) == n_told
 
 
-def test_one_wrong_digit_does_not_make_seconds_of_dates(tmp_path, told):
+def test_one_wrong_digit_does_not_make_seconds_of_dates(tmp_path, snapshot):
     dates = [f"{moment:%Y%m%d%H}" for moment in hours(48)]
     seconds = [str(1748736000 + 3600 * n) for n in range(48)]
     seconds[5] += "000"
     lines = []
     for cells in (["2025063100", *dates[1:]], ["202506010000", *dates[1:]], seconds):
         lines.append(refused(file_of(tmp_path, "time,g/kWh", cells, sun(hours(48)))))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_other_forms_are_refused_by_their_names(tmp_path, told):
+def test_other_forms_are_refused_by_their_names(tmp_path, snapshot):
     moments, lines = hours(48), []
     for form in (
         "%d.%m.%Y %H:%M",
@@ -265,23 +265,25 @@ def test_other_forms_are_refused_by_their_names(tmp_path, told):
     ):
         cells = [moment.strftime(form) for moment in moments]
         lines.append(refused(file_of(tmp_path, "time,g/kWh", cells, sun(moments))))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 # --------------------------------------------------------------------------------------- questions
 
 
-def test_numbers_that_are_hardly_seconds_are_asked_about(tmp_path, told):
+def test_numbers_that_are_hardly_seconds_are_asked_about(tmp_path, snapshot):
     moments, lines = hours(48, datetime(2025, 6, 11, tzinfo=UTC)), []
     for form in ("%Y%j%H", "%y%m%d%H%M", "%m%d%Y%H", "%d%m%Y%H"):
         cells = [moment.strftime(form) for moment in moments]
         lines.append(refused(file_of(tmp_path, "time,g/kWh", cells, sun(moments))))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_seconds_of_less_than_a_day_are_asked_about_unless_the_name_says_seconds(tmp_path, told):
+def test_seconds_of_less_than_a_day_are_asked_about_unless_the_name_says_seconds(
+    tmp_path, snapshot
+):
     cells = [str(1748736000 + 3600 * n) for n in range(5)]
-    told(refused(file_of(tmp_path, "time,g/kWh", cells, sun(hours(5)))))
+    snapshot(refused(file_of(tmp_path, "time,g/kWh", cells, sun(hours(5)))))
     trace = read_trace(file_of(tmp_path, "unix_time,g/kWh", cells, sun(hours(5))))
     assert (trace.series.start_s, trace.repairs) == (1748736000, ())
     # A whole day is one by its last hour.
@@ -289,16 +291,16 @@ def test_seconds_of_less_than_a_day_are_asked_about_unless_the_name_says_seconds
     assert len(read_trace(file_of(tmp_path, "time,g/kWh", cells, sun(hours(24)))).repairs) == 1
 
 
-def test_dates_in_the_future_are_told_and_taken_at_their_word(tmp_path, told):
+def test_dates_in_the_future_are_told_and_taken_at_their_word(tmp_path, snapshot):
     moments = hours(48, datetime(2090, 6, 1, tzinfo=UTC))
     trace = read_trace(file_of(tmp_path, "time,g/kWh", moments, sun(moments)))
     assert trace.series.start_s == moments[0].timestamp()
     ((_, _, what),) = whats(trace)
-    told(what)
+    snapshot(what)
 
 
 def test_rows_of_less_than_a_minute_are_taken_at_their_word_where_no_guess_made_them(
-    tmp_path, told
+    tmp_path, snapshot
 ):
     moments = hours(9000, step_s=30)
     seconds = [f"{moment.timestamp():.0f}" for moment in moments]
@@ -309,29 +311,29 @@ def test_rows_of_less_than_a_minute_are_taken_at_their_word_where_no_guess_made_
         assert (trace.series.start_s, trace.series.step_s) == (moments[0].timestamp(), 30)
         assert trace.series.values.tolist() == values
         lines += [what for _, _, what in whats(trace)]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_begins_by_their_name_have_no_hour_24(tmp_path, told):
+def test_begins_by_their_name_have_no_hour_24(tmp_path, snapshot):
     cells = [f"2025-06-01 {hour:02}:00" for hour in range(25)]
-    told(refused(file_of(tmp_path, "period_start (UTC),g/kWh", cells, sun(hours(25)))))
+    snapshot(refused(file_of(tmp_path, "period_start (UTC),g/kWh", cells, sun(hours(25)))))
 
 
 # --------------------------------------------------------------------------------- telling the user
 
 
-def test_repairs_are_told_in_the_log(tmp_path, caplog, told):
+def test_repairs_are_told_in_the_log(tmp_path, caplog, snapshot):
     path = file_of(tmp_path, "bis,g/kWh", hours(48), sun(hours(48)))
     with caplog.at_level(logging.WARNING):
         read_trace(path)
-    told("\n".join(caplog.messages), "one")
+    snapshot("\n".join(caplog.messages), "one")
     caplog.clear()
     values = [value if n % 2 else "" for n, value in enumerate(sun(hours(48)))]
     with caplog.at_level(logging.WARNING):
         trace = read_trace(file_of(tmp_path, "bis,g/kWh", hours(48), values))
     assert len(caplog.messages) == 6
     assert f" {len(trace.repairs) - 5} " in caplog.messages[-1]
-    told("\n".join(caplog.messages), "many")
+    snapshot("\n".join(caplog.messages), "many")
 
 
 def test_prices_are_moved_as_intensities_are_and_a_pue_of_ends_is_refused(tmp_path):

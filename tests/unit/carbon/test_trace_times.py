@@ -46,28 +46,28 @@ def test_forms_of_times(tmp_path, name, times):
     assert trace.repairs == ()
 
 
-def test_what_is_no_time_is_refused(tmp_path, told):
+def test_what_is_no_time_is_refused(tmp_path, snapshot):
     lines = []
     for time in ("", "yesterday", "01/02/2022 00:00", "2022-02-30", "1640998800000"):
         path = write(tmp_path, f"time,g_per_kwh\n2022-01-01 00:00Z,1\n{time},1\n")
         lines.append(refused(path))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_times_without_an_offset_are_utc_and_told(tmp_path, told):
+def test_times_without_an_offset_are_utc_and_told(tmp_path, snapshot):
     text = "{},g_per_kwh\n2022-01-01 00:00,100\n2022-01-01 01:00,200\n"
     trace = read_trace(write(tmp_path, text.format("time")))
     assert trace.series.start_s == NEW_YEAR_S
     ((line, column, what),) = whats(trace)
     assert (line, column) == (2, "time")
-    told(what)
+    snapshot(what)
     for name in ("time (UTC)", "time_utc", "GMT"):
         assert read_trace(write(tmp_path, text.format(name))).repairs == ()
 
 
-def test_times_with_and_without_an_offset_do_not_mix(tmp_path, told):
+def test_times_with_and_without_an_offset_do_not_mix(tmp_path, snapshot):
     path = write(tmp_path, "time,g_per_kwh\n2022-01-01 00:00,1\n2022-01-01 01:00Z,1\n")
-    told(refused(path))
+    snapshot(refused(path))
 
 
 SPRING = ["2022-03-27 00:00", "2022-03-27 01:00", "2022-03-27 03:00", "2022-03-27 04:00"]
@@ -80,10 +80,10 @@ def local(times, name="time", values=(100, 110, 120, 130)):
     )
 
 
-def test_summer_time_without_offsets_is_ambiguous(tmp_path, told):
+def test_summer_time_without_offsets_is_ambiguous(tmp_path, snapshot):
     doubled = local(AUTUMN, values=(100, 110, 110, 120))
     texts = (local(SPRING), local(AUTUMN), doubled)
-    told("\n".join(refused(write(tmp_path, text)) for text in texts))
+    snapshot("\n".join(refused(write(tmp_path, text)) for text in texts))
 
 
 def test_summer_time_with_offsets_is_not(tmp_path):
@@ -138,12 +138,12 @@ def test_gaps_become_missing_and_are_told(tmp_path, values, data):
     assert [line for line, _, _ in whats(trace)] == [i + 2 for i in ends]
 
 
-def test_a_row_that_is_there_twice_is_dropped(tmp_path, told):
+def test_a_row_that_is_there_twice_is_dropped(tmp_path, snapshot):
     trace = read_trace(write(tmp_path, two([100, 200, 200, 300], numbers=[0, 1, 1, 2])))
     assert trace.series.values.tolist() == [100, 200, 300]
     ((line, column, what),) = whats(trace)
     assert (line, column) == (4, "time")
-    told(what)
+    snapshot(what)
 
 
 def test_a_row_without_a_value_says_nothing_against_another(tmp_path):
@@ -152,13 +152,13 @@ def test_a_row_without_a_value_says_nothing_against_another(tmp_path):
     assert [line for line, _, what in whats(trace) if "dropped" in what] == [3, 5]
 
 
-def test_rows_that_contradict_each_other_are_refused(tmp_path, told):
+def test_rows_that_contradict_each_other_are_refused(tmp_path, snapshot):
     line = refused(write(tmp_path, two([100, 200, 300, 201], numbers=[0, 1, 2, 1])))
     mix = f"timestamp,WND,NG\n{hour(0)},1,1\n{hour(1)},1,1\n{hour(1)},2,2\n"
-    told(f"{line}\n{refused(write(tmp_path, mix))}")
+    snapshot(f"{line}\n{refused(write(tmp_path, mix))}")
 
 
-def test_steps_that_do_not_fit_are_refused(tmp_path, told):
+def test_steps_that_do_not_fit_are_refused(tmp_path, snapshot):
     """Nor does a slow drift of the clock, and a wrong year is no gap."""
     times = [NEW_YEAR_S + n * 3600 + (n // 3) * 2.5 for n in range(12)]
     texts = (
@@ -166,4 +166,4 @@ def test_steps_that_do_not_fit_are_refused(tmp_path, told):
         "\n".join(["unix_time,g_per_kwh", *(f"{t},100" for t in times)]),
         two([100] * 4, numbers=[0, 1, 2, 24 * 365 * 80]),
     )
-    told("\n".join(refused(write(tmp_path, text)) for text in texts))
+    snapshot("\n".join(refused(write(tmp_path, text)) for text in texts))

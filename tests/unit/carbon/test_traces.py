@@ -86,17 +86,17 @@ def test_shares_of_a_mix_are_one_and_its_intensity_lies_among_its_factors(tmp_pa
             assert 11 * (1 - 1e-9) <= value <= 820 * (1 + 1e-9)
 
 
-def test_negative_power_counts_as_none_and_is_told_once_a_fuel(tmp_path, told):
+def test_negative_power_counts_as_none_and_is_told_once_a_fuel(tmp_path, snapshot):
     rows = [f"{hour(n)},{sun},0,0,0,100,0,0,0,490" for n, sun in enumerate([0, -3, -4])]
     trace = read_trace(write(tmp_path, "\n".join([EIA, *rows])))
     assert trace.series.values.tolist() == pytest.approx([490] * 3)
     assert trace.mix[Fuel.WIND].tolist() == [0, 0, 0]
     ((line, column, what),) = whats(trace)
     assert (line, column) == (3, "WND")
-    told(what)
+    snapshot(what)
 
 
-def test_rows_without_generation_are_missing_in_all_series(tmp_path, told):
+def test_rows_without_generation_are_missing_in_all_series(tmp_path, snapshot):
     rows = ("9,0,0,0,1,0,0,0,59", ",,,,,,,,", "0,0,0,0,0,0,0,0,", "0,1,0,0,0,0,0,0,41")
     timed = [f"{hour(n)},{row}" for n, row in enumerate(rows)]
     trace = read_trace(write(tmp_path, "\n".join([EIA, *timed])))
@@ -105,7 +105,7 @@ def test_rows_without_generation_are_missing_in_all_series(tmp_path, told):
         assert np.isnan(values).tolist() == [False, True, True, False]
     ((line, _, what),) = whats(trace)
     assert line == 3
-    told(what)
+    snapshot(what)
 
 
 def test_a_fuel_that_is_not_there_is_not_one_that_is_missing(tmp_path):
@@ -116,17 +116,17 @@ def test_a_fuel_that_is_not_there_is_not_one_that_is_missing(tmp_path):
     assert [column for _, column, _ in whats(trace)] == ["SUN", "SUN,OIL,COL"]
 
 
-def test_a_fuel_without_a_factor_or_twice_is_refused(tmp_path, told):
+def test_a_fuel_without_a_factor_or_twice_is_refused(tmp_path, snapshot):
     lines = []
     for fuel in ("GEO", "WND"):
         path = write(tmp_path, f"timestamp,WND,{fuel},NG\n{hour(0)},1,2,3\n{hour(1)},1,2,3\n")
         lines.append(refused(path))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_a_mix_tells_nothing_of_direct_emissions(tmp_path, told):
+def test_a_mix_tells_nothing_of_direct_emissions(tmp_path, snapshot):
     path = write(tmp_path, f"timestamp,WND,NG\n{hour(0)},1,2\n")
-    told(refused(path, scope=Scope.DIRECT))
+    snapshot(refused(path, scope=Scope.DIRECT))
 
 
 # ------------------------------------------------------------------------------ Electricity Maps
@@ -159,7 +159,7 @@ def test_exports_of_electricity_maps(tmp_path, header):
     assert direct.factors != trace.factors
 
 
-def test_bad_rows_of_exports_are_refused(tmp_path, told):
+def test_bad_rows_of_exports_are_refused(tmp_path, snapshot):
     first = "2024-01-01 00:00:00,Italy,North Italy,IT-NO,210,299,41,30,terna.it,false,"
     lines = []
     for row in (
@@ -170,12 +170,12 @@ def test_bad_rows_of_exports_are_refused(tmp_path, told):
     ):
         text = f"{EM}\n{first}\n2024-01-01 01:00:00,Italy,Italy,{row}\n"
         lines.append(refused(write(tmp_path, text)))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_an_export_without_the_intensity_that_is_asked_for_is_refused(tmp_path, told):
+def test_an_export_without_the_intensity_that_is_asked_for_is_refused(tmp_path, snapshot):
     header = "Datetime (UTC),Zone id,Carbon intensity gCO₂eq/kWh (direct)"
-    told(refused(write(tmp_path, f"{header}\n2024-01-01,X,1\n")))
+    snapshot(refused(write(tmp_path, f"{header}\n2024-01-01,X,1\n")))
 
 
 # ----------------------------------------------------------------------------------- two columns
@@ -202,14 +202,14 @@ def test_units_are_converted(tmp_path, name, factor, gas):
     assert (trace.gas, trace.repairs) == (gas, ())
 
 
-def test_unknown_units_and_marginal_intensities_are_refused(tmp_path, told):
+def test_unknown_units_and_marginal_intensities_are_refused(tmp_path, snapshot):
     unknown = ("gr/kWh", "gC/kWh", "price [EUR]", "load_mw", "MWh", "CO2/kWh", "g/kg", "share %")
     names = (*unknown, "moer_g_per_kwh", "lrmer_co2e kg/MWh")
     paths = (write(tmp_path, two([100, 200], f"time,{name}")) for name in names)
-    told("\n".join(refused(path) for path in paths))
+    snapshot("\n".join(refused(path) for path in paths))
 
 
-def test_without_a_unit_grams_are_assumed_and_told(tmp_path, told):
+def test_without_a_unit_grams_are_assumed_and_told(tmp_path, snapshot):
     headless = read_trace(write(tmp_path, two([100, 200], "").lstrip("\n")))
     assert headless.series.values.tolist() == [100, 200]
     ((_, _, what),) = whats(headless)
@@ -217,7 +217,7 @@ def test_without_a_unit_grams_are_assumed_and_told(tmp_path, told):
     assert whats(read_trace(write(tmp_path, two([100, 200], "when,intensity")))) == [
         (2, "intensity", what)
     ]
-    told(what)
+    snapshot(what)
 
 
 def test_the_scope_of_two_columns_is_the_callers_word(tmp_path):
@@ -233,10 +233,10 @@ def test_values_that_no_grid_emits_are_in_another_unit(tmp_path, values, median)
     assert message.startswith(f"{path}:2: g_per_kwh = '{values[0]}': ")
 
 
-def test_a_column_without_values_is_refused(tmp_path, told):
+def test_a_column_without_values_is_refused(tmp_path, snapshot):
     # The median of the last one is a grid's, none of its values is.
     columns = (["", "nan"], [0.0, 5000.0, -1, -1, 9000], [-1.0, 5000.0])
-    told("\n".join(refused(write(tmp_path, two(values))) for values in columns))
+    snapshot("\n".join(refused(write(tmp_path, two(values))) for values in columns))
 
 
 @pytest.mark.parametrize("cell", ["", " ", "nan", "NaN", "NA", "n/a", "null", "None", "-"])
@@ -247,9 +247,9 @@ def test_what_is_missing_stays_missing_and_is_told(tmp_path, cell):
     assert (line, column) == (3, "g_per_kwh")
 
 
-def test_cells_that_are_no_numbers_are_refused(tmp_path, told):
+def test_cells_that_are_no_numbers_are_refused(tmp_path, snapshot):
     cells = ("high", "1_0", "1 000", "inf", "1e999")
-    told("\n".join(refused(write(tmp_path, two([100, 200, cell]))) for cell in cells))
+    snapshot("\n".join(refused(write(tmp_path, two([100, 200, cell]))) for cell in cells))
 
 
 # ---------------------------------------------------------------------------------- form of files
@@ -280,7 +280,7 @@ def test_blank_lines_and_the_mark_before_the_text_are_no_content(tmp_path):
     refused(write(tmp_path, b"\xef\xbb\xbf" + text.encode()), ":7: ", " = 'x'")
 
 
-def test_files_that_are_no_recordings_are_refused(tmp_path, told):
+def test_files_that_are_no_recordings_are_refused(tmp_path, snapshot):
     lines = [refused(tmp_path / "none.csv")]
     for content in (
         b"",
@@ -294,19 +294,19 @@ def test_files_that_are_no_recordings_are_refused(tmp_path, told):
         b'time,g_per_kwh\n2022-01-01,"' + b"1" * 200_000,
     ):
         lines.append(refused(write(tmp_path, content)))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 # ----------------------------------------------------------------------------------------- spikes
 
 
-def test_rows_that_no_grid_emits_become_missing_and_are_told(tmp_path, told):
+def test_rows_that_no_grid_emits_become_missing_and_are_told(tmp_path, snapshot):
     values = weeks()
     values[100:105] = 0, -5, 4000, 43, 43
     trace = read_trace(write(tmp_path, two(values)))
     assert np.flatnonzero(np.isnan(trace.series.values)).tolist() == [100, 101, 102, 103, 104]
     assert [line for line, _, _ in whats(trace)] == [102, 103, 104, 105, 106]
-    told("\n".join(what for _, _, what in whats(trace)))
+    snapshot("\n".join(what for _, _, what in whats(trace)))
 
 
 def test_a_row_that_is_not_believed_is_not_believed_in_its_mix(tmp_path):

@@ -77,7 +77,7 @@ def test_forms_of_exports(name, g_per_kwh, gas):
     assert (found.g_per_kwh, found.gas) == (pytest.approx(g_per_kwh), gas)
 
 
-def test_what_is_unclear_or_of_something_else_is_refused_by_name(told):
+def test_what_is_unclear_or_of_something_else_is_refused_by_name(snapshot):
     lines = []
     for name in (
         "tons CO2/MWh",
@@ -103,7 +103,7 @@ def test_what_is_unclear_or_of_something_else_is_refused_by_name(told):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             unit_of(name)
         lines.append(f"{name}: {caught.value}")
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 @pytest.mark.parametrize("name", ["carbon_intensity", "intensity_avg", "co2", "value"])

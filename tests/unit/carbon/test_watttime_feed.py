@@ -257,8 +257,8 @@ def test_what_can_be_no_region_or_user(region, user, key):
     assert caught.value.key.endswith(key)
 
 
-def test_without_the_client(monkeypatch, told):
+def test_without_the_client(monkeypatch, snapshot):
     monkeypatch.setitem(sys.modules, "watttime", None)
     with pytest.raises(MissingToolError) as caught:
         WattTimeFeed("PJM", "me", Secret(KEY))
-    told(str(caught.value))
+    snapshot(str(caught.value))

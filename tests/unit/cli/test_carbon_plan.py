@@ -99,10 +99,10 @@ def row(out, name):
 # --------------------------------------------------------------------------------------------- plan
 
 
-def test_a_plan_says_when_to_train_and_what_it_is_worth(planned, told):
+def test_a_plan_says_when_to_train_and_what_it_is_worth(planned, snapshot):
     code, out, err = planned()
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
 
 
 def test_a_plan_as_data_has_all_spans_and_no_nan(planned):
@@ -170,14 +170,14 @@ def test_other_zones_are_told_beside_utc(planned, monkeypatch):
     assert "UTC+09:00" in last(out)
 
 
-def test_a_plan_says_so_where_it_is_not_worth_it(command, tmp_path, told):
+def test_a_plan_says_so_where_it_is_not_worth_it(command, tmp_path, snapshot):
     sentences = []
     for low in (300.0, 290.0):
         path = write(tmp_path, two(hours(10, low, 300.0)))
         # With fewer workers the modelled table trains more of a joule: that is left out here.
         args = ("--days", 3, "--tokens", 6.9e9, "--scaling", 1)
         sentences.append(last(command("plan", "--trace", path, *args)[1]))
-    told("\n".join(sentences))
+    snapshot("\n".join(sentences))
 
 
 def test_a_table_without_fp8_is_held_against_bf16(planned):
@@ -187,7 +187,7 @@ def test_a_table_without_fp8_is_held_against_bf16(planned):
     assert "static BF16" in last(out)
 
 
-def test_a_mistake_is_one_line_and_writes_nothing(planned, tmp_path, told):
+def test_a_mistake_is_one_line_and_writes_nothing(planned, tmp_path, snapshot):
     before, lines = set(tmp_path.rglob("*")), []
     for args in (
         ["--tokens", 9e12],
@@ -211,10 +211,10 @@ def test_a_mistake_is_one_line_and_writes_nothing(planned, tmp_path, told):
         plot = [] if "--plot" in args else ["--plot", tmp_path / "plan.png"]
         lines.append(the_line(planned(*plot, *args)))
         assert set(tmp_path.rglob("*")) == before
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_what_has_to_be_said_is_asked_for(command, trace, told):
+def test_what_has_to_be_said_is_asked_for(command, trace, snapshot):
     lines = [
         the_line(command("plan", *args))
         for args in (
@@ -225,7 +225,7 @@ def test_what_has_to_be_said_is_asked_for(command, trace, told):
             ("--trace", trace, "--deadline", "2022-01-03", "--tokens", 1e9),
         )
     ]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_the_config_says_what_the_options_leave_out(command, tmp_path, trace):
@@ -251,7 +251,7 @@ def test_the_config_says_what_the_options_leave_out(command, tmp_path, trace):
     assert the_line(command(*asked, "--workers", 4)).startswith("--workers = 4")
 
 
-def test_a_plan_of_feeds_goes_by_what_they_told(command, tmp_path, trace, told):
+def test_a_plan_of_feeds_goes_by_what_they_told(command, tmp_path, trace, snapshot):
     config = tmp_path / "run.toml"
 
     def asked(feed):
@@ -273,17 +273,17 @@ def test_a_plan_of_feeds_goes_by_what_they_told(command, tmp_path, trace, told):
         assert (code, out) == (1, "")
         lines += err.splitlines()
     assert len(lines) == 2
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 # ----------------------------------------------------------------------------------------- simulate
 
 
-def test_a_simulation_tells_savings_and_the_distance_to_the_bound(simulated, told):
+def test_a_simulation_tells_savings_and_the_distance_to_the_bound(simulated, snapshot):
     pytest.importorskip("scipy")
     code, out, err = simulated("--slack", 3)
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
     first, second = out.split("\n\n")[1:3]
     saved = dict.fromkeys(("static BF16", "static FP8", "carbonscaler", "stochastic", "LP bound"))
     for name in saved:
@@ -336,13 +336,13 @@ def test_forecasts_may_be_told(simulated):
     assert plain["controllers"] != told["controllers"]
 
 
-def test_holes_and_a_static_training_that_is_too_late_are_told(command, tmp_path, told):
+def test_holes_and_a_static_training_that_is_too_late_are_told(command, tmp_path, snapshot):
     values = hours()
     numbers = [n for n in range(len(values)) if n not in (250, 251)]
     path = write(tmp_path, two([values[n] for n in numbers], numbers=numbers))
     args = ("--start", START, "--days", 3, "--slack", 1, "--controller", "race")
     notes = command("simulate", "--traces", path, *args)[1].split("\n\n")[3].splitlines()
-    told("\n".join(notes[1:-1]))
+    snapshot("\n".join(notes[1:-1]))
     found = json.loads(command("simulate", "--traces", path, *args, "--json")[1])
     assert found["bridged_values"] == 2
     assert found["static"][0]["name"] == "static BF16"
@@ -361,7 +361,7 @@ def test_a_recording_of_the_config_is_played(command, tmp_path, trace):
     assert (code, json.loads(out)["trace"]) == (0, str(trace))
 
 
-def test_a_mistake_in_a_simulation_is_one_line_and_writes_nothing(simulated, tmp_path, told):
+def test_a_mistake_in_a_simulation_is_one_line_and_writes_nothing(simulated, tmp_path, snapshot):
     before, lines = set(tmp_path.rglob("*")), []
     for args in (
         ["--controller", "nobody"],
@@ -382,10 +382,10 @@ def test_a_mistake_in_a_simulation_is_one_line_and_writes_nothing(simulated, tmp
         files += [] if "--csv" in args else ["--csv", tmp_path / "rows.csv"]
         lines.append(the_line(simulated(*files, *args)))
         assert set(tmp_path.rglob("*")) == before
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_prices_that_cannot_be_used_name_their_key(simulated, tmp_path, told):
+def test_prices_that_cannot_be_used_name_their_key(simulated, tmp_path, snapshot):
     path, lines = tmp_path / "prices.csv", []
     for rows in (
         "2022-01-11T00:00Z,2\n2022-01-11T01:00Z,-3\n",
@@ -394,7 +394,7 @@ def test_prices_that_cannot_be_used_name_their_key(simulated, tmp_path, told):
         path.write_text(f"time,price\n{rows}")
         setting = f"carbon.control.spot_prices={path}"
         lines.append(the_line(simulated("--controller", "spot", "-s", setting)))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_prices_decide_for_the_controller_that_goes_by_them(simulated, tmp_path):
@@ -473,14 +473,14 @@ def steps(gear, width, power_w, n_tokens, first, n=3):
     return [execution(first + k, gear, width, power_w=power_w, n_tokens=n_tokens) for k in range(n)]
 
 
-def test_a_profile_is_told_and_written_as_a_table(command, run, tmp_path, told):
+def test_a_profile_is_told_and_written_as_a_table(command, run, tmp_path, snapshot):
     rows = [*steps("BF16", 1, 700.0, 1000, 1), *steps("BF16", 2, 1390.0, 1900, 11)]
     rows += [*steps("FP8", 1, 710.0, 1200, 21), *steps("FP8", 2, 1400.0, 2300, 31)]
     rows += [execution(41, gear=None, width=None), execution(42, "FP8", 2, power_w=None)]
     folder, out_file = run(rows), tmp_path / "table.toml"
     code, out, err = command("profile", folder, "--out", out_file)
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
     found = read_table(out_file)
     assert found.power_w.tolist() == [[700.0, 1390.0], [710.0, 1400.0]]
     assert (found.widths, str(found.provenance)) == ((1, 2), "measured")
@@ -509,10 +509,10 @@ def test_a_profile_that_falls_with_the_width_writes_nothing(command, run, tmp_pa
     assert not (tmp_path / "table.toml").exists()
 
 
-def test_what_nobody_tells_of_a_run_may_be_said(command, run, told):
+def test_what_nobody_tells_of_a_run_may_be_said(command, run, snapshot):
     rows = [execution(n, gear=None, width=None) for n in range(3)]
     folder = run(rows)
-    told(the_line(command("profile", folder)))
+    snapshot(the_line(command("profile", folder)))
     code, out, _ = command("profile", folder, "--gear", "BF16", "--width", 1)
     assert code == 0
     assert row(out, "BF16")[:2] == ["1", "700 ± 0"]

@@ -87,7 +87,7 @@ def everything_below(folder):
 # ---------------------------------------------------------------- mistakes
 
 
-def test_a_mistake_is_one_line_and_leaves_nothing(command, tmp_path, monkeypatch, told):
+def test_a_mistake_is_one_line_and_leaves_nothing(command, tmp_path, monkeypatch, snapshot):
     monkeypatch.chdir(tmp_path)
     lines = []
     for args in (
@@ -110,7 +110,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(command, tmp_path, monkeypatch
     ):
         lines.append(the_line(command(*args)))
         assert everything_below(tmp_path) == {}
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"SQLite format 3\x00" + b"\x01" * 4000])
@@ -351,11 +351,11 @@ def unwritable(tmp_path):
     return tmp_path
 
 
-def test_a_report_that_cannot_be_written_is_shown_with_a_warning(unwritable, told):
+def test_a_report_that_cannot_be_written_is_shown_with_a_warning(unwritable, snapshot):
     done = ecorl("report", unwritable)
     assert done.returncode == 0
     assert len(done.stderr.splitlines()) == 2
-    told(done.stdout + done.stderr)
+    snapshot(done.stdout + done.stderr)
 
 
 def test_a_finished_run_ends_well_though_its_report_cannot_be_written(

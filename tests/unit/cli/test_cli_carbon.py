@@ -107,7 +107,7 @@ def watttime(server):
 # ------------------------------------------------------------------------------------------- now
 
 
-def test_now_says_what_training_would_do(command, config, server, told):
+def test_now_says_what_training_would_do(command, config, server, snapshot):
     server.script = uk_answers(AHEAD)
     stated = {"type": "constant", "g_per_kwh": 100.0, "source": "a data sheet"}
     above, sentences = {"threshold_g_per_kwh": 200.0}, []
@@ -127,10 +127,10 @@ def test_now_says_what_training_would_do(command, config, server, told):
         assert code == 0
         assert (found["command"], found["why"], found["threshold_g_per_kwh"]) == expected
         sentences.append(found["sentence"])
-    told("\n".join(sentences))
+    snapshot("\n".join(sentences))
 
 
-def test_now_asks_for_average_and_marginal(command, config, server, monkeypatch, told):
+def test_now_asks_for_average_and_marginal(command, config, server, monkeypatch, snapshot):
     monkeypatch.setenv("WATTTIME_PASSWORD", "s3cret")
     server.script = uk_answers() | {
         "/login": {"token": "t"},
@@ -139,7 +139,7 @@ def test_now_asks_for_average_and_marginal(command, config, server, monkeypatch,
     path = config(uk(server), watttime(server), waits_for="marginal", threshold_g_per_kwh=500.0)
     code, out, err = command("carbon", "now", "--config", path)
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
     code, out, _ = command("carbon", "now", "--config", path, "--json")
     found = json.loads(out)
     assert (code, found["waits_for"], found["command"]) == (0, "marginal", "run")
@@ -151,7 +151,7 @@ def test_now_asks_for_average_and_marginal(command, config, server, monkeypatch,
     assert "s3cret" not in out
 
 
-def test_a_dead_feed_leaves_the_intensity_unknown(command, config, told):
+def test_a_dead_feed_leaves_the_intensity_unknown(command, config, snapshot):
     url, sentences = unused_url(), []
     for waits in ({}, {"threshold_g_per_kwh": 200.0}):
         path = config({"type": "uk", "base_url": url}, **waits)
@@ -162,7 +162,7 @@ def test_a_dead_feed_leaves_the_intensity_unknown(command, config, told):
         sentences.append(found["sentence"])
     code, out, err = command("carbon", "now", "--config", path)
     assert (code, err) == (1, "")
-    told("\n".join((*sentences, "", out)), url=url)
+    snapshot("\n".join((*sentences, "", out)), url=url)
 
 
 def test_the_next_feed_takes_over_and_the_first_is_named(command, config, server):
@@ -175,11 +175,11 @@ def test_the_next_feed_takes_over_and_the_first_is_named(command, config, server
     assert (passed_over["feed"], passed_over["reason"]) == ("uk_carbon_intensity", "zero")
 
 
-def test_without_a_config_the_constant_counts_and_a_line_says_what_to_write(command, told):
+def test_without_a_config_the_constant_counts_and_a_line_says_what_to_write(command, snapshot):
     for name in ("now", "forecast"):
         code, out, err = command("carbon", name)
         assert (code, err) == (0, "")
-        told(out, name)
+        snapshot(out, name)
     code, out, _ = command("carbon", "forecast", "--json")
     found = json.loads(out)
     assert (code, found["forecast"], found["next_clean_window"]) == (0, None, None)
@@ -197,7 +197,7 @@ def rows_of(out):
     return [re.split(r"  +", line) for line in rest[: rest.index("")]]
 
 
-def test_the_providers_forecast_by_the_hour(command, config, server, told):
+def test_the_providers_forecast_by_the_hour(command, config, server, snapshot):
     server.script = uk_answers(AHEAD)
     path = config(uk(server), threshold_g_per_kwh=200.0)
     code, out, err = command("carbon", "forecast", "--config", path)
@@ -206,7 +206,7 @@ def test_the_providers_forecast_by_the_hour(command, config, server, told):
     assert [row[1:] for row in rows_of(out)[1:]] == [
         ["266", "no"], ["240", "no"], ["190", "yes"], ["170", "yes"], ["220", "no"],
     ]  # fmt: skip
-    told(out)
+    snapshot(out)
     code, out, _ = command("carbon", "forecast", "--config", path, "--json")
     found = json.loads(out)
     assert found["next_clean_window"]["mean_g_per_kwh"] == 180.0
@@ -217,13 +217,13 @@ def test_the_providers_forecast_by_the_hour(command, config, server, told):
     assert found["forecast"]["intervals"][0]["low_g_per_kwh"] is None
 
 
-def test_the_sentence_about_the_time_ahead(command, config, server, told):
+def test_the_sentence_about_the_time_ahead(command, config, server, snapshot):
     server.script, sentences = uk_answers(AHEAD), []
     for carbon in ({"threshold_g_per_kwh": 100.0}, {"threshold_g_per_kwh": 270.0}, {}):
         code, out, _ = command("carbon", "forecast", "--config", config(uk(server), **carbon))
         assert code == 0
         sentences.append(last(out))
-    told("\n".join(sentences))
+    snapshot("\n".join(sentences))
 
 
 def test_hours_that_a_provider_leaves_out_are_missing_and_not_zero(command, config, server):
@@ -257,7 +257,7 @@ def moment(t_s):
 
 
 def test_without_the_providers_forecast_the_past_goes_on(
-    command, config, server, monkeypatch, told
+    command, config, server, monkeypatch, snapshot
 ):
     feed = electricity_maps(server, monkeypatch, Answer(status=403))
     code, out, _ = command("carbon", "forecast", "--config", config(feed), "--hours", 5)
@@ -267,12 +267,12 @@ def test_without_the_providers_forecast_the_past_goes_on(
     assert len(rows) == 5
     assert rows[0] == ["Thu 12:00", "302", "302", "302"]
     assert all(float(low) <= float(mid) <= float(high) for _, mid, low, high in rows)
-    told(head(out))
+    snapshot(head(out))
     assert "t0ken" not in out
 
 
 def test_where_there_is_no_forecast_the_reason_is_told(
-    command, config, server, monkeypatch, recording, told
+    command, config, server, monkeypatch, recording, snapshot
 ):
     url, reasons = unused_url(), []
     short = electricity_maps(server, monkeypatch, Answer(status=500), n_hours=5)
@@ -283,7 +283,7 @@ def test_where_there_is_no_forecast_the_reason_is_told(
         reasons.append(out)
         code, out, _ = command("carbon", "forecast", "--config", path, "--json")
         assert (code, json.loads(out)["forecast"]) == (1, None)
-    told("\n".join(reasons), url=url)
+    snapshot("\n".join(reasons), url=url)
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def recording(tmp_path):
     return {"type": "replay", "name": "west", "path": str(path)}, starts_at
 
 
-def test_a_recording_is_replayed_from_now_on(command, config, recording, told):
+def test_a_recording_is_replayed_from_now_on(command, config, recording, snapshot):
     feed, starts_at = recording
     path = config(feed, threshold_g_per_kwh=280.0)
     path.write_text(path.read_text() + f"starts_at = {starts_at}\n")
@@ -311,23 +311,23 @@ def test_a_recording_is_replayed_from_now_on(command, config, recording, told):
     heads, *rows = rows_of(out)
     assert heads == ["from (UTC)", "middle", "low", "high", "clean"]
     assert len(rows) == 48
-    told(head(out))
+    snapshot(head(out))
 
 
-def test_a_fast_made_up_day_has_rows_of_seconds(command, config, told):
+def test_a_fast_made_up_day_has_rows_of_seconds(command, config, snapshot):
     path = config({"type": "synthetic", "speed": 3600.0}, threshold_g_per_kwh=300.0)
     code, out, _ = command("carbon", "forecast", "--config", path, "--hours", 6)
     assert code == 0
     _, *rows = rows_of(out)
     assert [row[0] for row in rows[:3]] == ["Thu 12:10:00", "Thu 12:10:04", "Thu 12:10:08"]
-    told(head(out))
+    snapshot(head(out))
     assert re.search(r"\b12:\d\d:\d\d to 12:\d\d:\d\d\b", last(out))
 
 
 # -------------------------------------------------------------------------------------- mistakes
 
 
-def test_a_mistake_is_one_line(command, tmp_path, told):
+def test_a_mistake_is_one_line(command, tmp_path, snapshot):
     lines = []
     for override in (
         "carbon.feeds=[{type='uk', region='99'}]",
@@ -346,7 +346,7 @@ def test_a_mistake_is_one_line(command, tmp_path, told):
     lines.append(the_line(command("carbon", "now", "--config", "nope")))
     lines.append(the_line(command("carbon", "forecast", "--hours", 49)))
     lines.append(the_line(command("carbon", "then")))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_without_a_command_the_help_is_a_mistake(command):

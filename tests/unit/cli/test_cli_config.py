@@ -63,8 +63,8 @@ def test_a_terminal_of_80_columns_is_enough_for_the_whole_reference(columns):
     assert "  carbon.threshold_g_per_kwh   (not set)" in lines
 
 
-def test_a_part_of_the_reference(told):
-    told(ecorl("config", "reference", "trainer.steps").output)
+def test_a_part_of_the_reference(snapshot):
+    snapshot(ecorl("config", "reference", "trainer.steps").output)
 
 
 def test_an_unknown_part_is_refused_by_name():

@@ -37,16 +37,16 @@ def demo(monkeypatch):
     return call
 
 
-def test_it_says_what_was_written_and_what_to_type_next(demo, told):
+def test_it_says_what_was_written_and_what_to_type_next(demo, snapshot):
     result = demo("models", "my demo", written=["policy/a", "policy/b", "train.py", "ecorl.toml"])
     assert result.exit_code == 0
-    told(result.output)
+    snapshot(result.output)
     assert calls == [(Path("my demo"), 42, Path("~/.cache/ecorl/tasks"))]
 
 
-def test_a_folder_that_has_it_all_is_said_to(demo, tmp_path, told):
+def test_a_folder_that_has_it_all_is_said_to(demo, tmp_path, snapshot):
     result = demo("models", "d", "--seed", 7, "--cache-dir", tmp_path)
-    told(result.output.splitlines()[0])
+    snapshot(result.output.splitlines()[0])
     assert calls == [(Path("d"), 7, tmp_path)]
 
 

@@ -125,11 +125,11 @@ def test_a_model_that_keeps_its_order_is_accepted(command, model, tmp_path):
     FpgaEngine(model, Stage.REWARD).close()
 
 
-def test_a_model_that_loses_its_order_is_refused_from_then_on(command, model, tmp_path, told):
+def test_a_model_that_loses_its_order_is_refused_from_then_on(command, model, tmp_path, snapshot):
     pairs = pairs_file(tmp_path)
     code, out, _ = validate(command, spoil(model), pairs)
     assert code == 1
-    told(words(out.splitlines()[-3:-1]))
+    snapshot(words(out.splitlines()[-3:-1]))
     verdict = json.loads((model / VERDICT_FILE).read_text())
     assert verdict["accepted"] is False
     assert verdict["rank_flip_share"] > 0.1
@@ -153,7 +153,7 @@ def test_the_verdict_can_go_elsewhere_and_the_pairs_be_fewer(command, model, tmp
     assert not (model / VERDICT_FILE).exists()
 
 
-def test_texts_without_an_answer_are_named(command, model, tmp_path, told):
+def test_texts_without_an_answer_are_named(command, model, tmp_path, snapshot):
     long = {"chosen_ids": [1] * (POSITIONS + 1), "rejected_ids": [2, 3]}
     other = long | {"rejected_ids": [4]}
     code, out, _ = validate(command, model, pairs_file(tmp_path, extra=[long, other, long]))
@@ -161,11 +161,11 @@ def test_texts_without_an_answer_are_named(command, model, tmp_path, told):
     assert re.search(r"^INT8 .*\bline 61 chosen, line 62 chosen\b", out, re.M)
     int8 = json.loads((model / VERDICT_FILE).read_text())["figures"]["precisions"][1]
     assert (int8["name"], int8["flips"]["n_pairs"]) == ("INT8", 60)
-    told(words(out.splitlines()[:-1]))
+    snapshot(words(out.splitlines()[:-1]))
     (tmp_path / "pairs.jsonl").write_text(json.dumps(long) + "\n")
     code, out, _ = validate(command, model, tmp_path / "pairs.jsonl")
     assert code == 1
-    told(words(out.splitlines()[-3:-2]), "none answered")
+    snapshot(words(out.splitlines()[-3:-2]), "none answered")
     assert json.loads((model / VERDICT_FILE).read_text())["rank_flip_share"] is None
 
 
@@ -196,7 +196,7 @@ def test_pairs_of_text(command, model, tmp_path):
 # ---------------------------------------------------------------- mistakes
 
 
-def test_a_bad_line_is_one_line_and_leaves_nothing(command, model, tmp_path, told):
+def test_a_bad_line_is_one_line_and_leaves_nothing(command, model, tmp_path, snapshot):
     pairs, lines = pairs_file(tmp_path), []
     good = pairs.read_text()
     for line in (
@@ -208,10 +208,10 @@ def test_a_bad_line_is_one_line_and_leaves_nothing(command, model, tmp_path, tol
         before = listing(tmp_path)
         lines.append(the_line(validate(command, model, pairs)))
         assert listing(tmp_path) == before
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_options_with_mistakes(command, model, tmp_path, told):
+def test_options_with_mistakes(command, model, tmp_path, snapshot):
     pairs, lines = pairs_file(tmp_path, n=3), []
     before = listing(tmp_path)
     for options in (
@@ -225,7 +225,7 @@ def test_options_with_mistakes(command, model, tmp_path, told):
     ):
         lines.append(the_line(validate(command, model, pairs, *options)))
         assert listing(tmp_path) == before
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_a_language_model_has_no_pairs_to_order(command, tmp_path, capsys):

@@ -55,29 +55,29 @@ def test_by_default_the_simulation_is_built_into_bitstreams(command, tmp_path, r
     ]
 
 
-def test_a_cards_build_tells_clock_timing_and_use(command, fake, told):
+def test_a_cards_build_tells_clock_timing_and_use(command, fake, snapshot):
     code, out, err = command("--target", "hw", "--check", "csim")
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
     assert fake.calls[0][0] == "vitis-run"
 
 
-def test_a_missed_clock_ends_with_one_and_keeps_the_file(command, fake, tmp_path, told):
+def test_a_missed_clock_ends_with_one_and_keeps_the_file(command, fake, tmp_path, snapshot):
     fake.behave(timing="failed", slow_loop="gemm_int8")
     code, out, err = command("--target", "hw")
     assert code == 1
     assert len(err.splitlines()) == 1
     missed = [line for line in out.splitlines() if "timing" in line or "qor.json" in line]
-    told("\n".join([*missed, err]))
+    snapshot("\n".join([*missed, err]))
     manifest = json.loads((tmp_path / "bitstreams" / "ecorl.hw.json").read_text())
     assert manifest["timing_met"] is False
 
 
-def test_a_failing_step_ends_with_one_line(command, fake, tmp_path, told):
+def test_a_failing_step_ends_with_one_line(command, fake, tmp_path, snapshot):
     fake.behave(fail="link")
     code, _, err = command("--target", "hw_emu", "--out", "there")
     assert (code, len(err.splitlines())) == (1, 1)
-    told(err)
+    snapshot(err)
     assert list((tmp_path / "there").iterdir()) == []
 
 

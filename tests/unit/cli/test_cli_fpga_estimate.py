@@ -75,11 +75,11 @@ def test_a_model_wider_than_the_kernels_is_refused(command, tmp_path, in_folder)
     assert "16384" in line
 
 
-def test_a_7b_reward_model_at_512_tokens(command, models, told):
+def test_a_7b_reward_model_at_512_tokens(command, models, snapshot):
     path = models / "out" / "estimate.json"
     code, out, err = command("--model", models / "rm", "--tokens", 512, "--json", path)
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
     kernels = rows_of(out, "kernel")
     assert list(kernels)[:4] == ["gemm_int8", "vector_ops", "kv_cache_router", "mha_int8"]
     assert "link, 65,664 bytes" in kernels
@@ -101,11 +101,11 @@ def test_a_7b_reward_model_at_512_tokens(command, models, told):
     assert sum(data["placements"][0]["used_bytes"]) < 32 << 29
 
 
-def test_reward_model_and_reference_together(command, models, told):
+def test_reward_model_and_reference_together(command, models, snapshot):
     code, out, _ = command("--model", models / "rm", "--tokens", 1024, "--rows", 4,
                            "--reference", models / "lm", "--device", "u55c", "--ii", 2)  # fmt: skip
     assert code == 0
-    told("\n".join(out.splitlines()[:2]))
+    snapshot("\n".join(out.splitlines()[:2]))
     assert out.count("II = 2") == 2
     assert "score_aggregator" in out
     placement = rows_of(out, "what")
@@ -113,9 +113,9 @@ def test_reward_model_and_reference_together(command, models, told):
     assert "v80" not in out
 
 
-def test_models_that_do_not_fit_are_refused_in_one_line(command, models, tmp_path, told):
+def test_models_that_do_not_fit_are_refused_in_one_line(command, models, tmp_path, snapshot):
     options = ("--reference", models / "lm", "--json", tmp_path / "out.json")
-    told(the_line(command("--model", models / "large", "--tokens", 512, *options)))
+    snapshot(the_line(command("--model", models / "large", "--tokens", 512, *options)))
     assert not (tmp_path / "out.json").exists()
     code, _, _ = command("--model", models / "large", "--tokens", 512, "--device", "v80")
     assert code == 0
@@ -133,15 +133,15 @@ def test_a_config_file_of_any_name_and_another_stage(command, models):
     assert out.startswith("lm as reward model")
 
 
-def test_a_profile_without_channels_says_so(command, models, tmp_path, told):
+def test_a_profile_without_channels_says_so(command, models, tmp_path, snapshot):
     card = tmp_path / "card.toml"
     card.write_text('name = "mine"\ntitle = "Mine"\nkind = "fpga"\n')
     code, out, _ = command("--model", models / "rm", "--tokens", 8, "--device", card)
     assert code == 0
-    told(out)
+    snapshot(out)
 
 
-def test_options_with_mistakes(command, models, told):
+def test_options_with_mistakes(command, models, snapshot):
     (models / "broken.json").write_text("{")
     before, lines = sorted(models.rglob("*")), []
     for options in (
@@ -163,7 +163,7 @@ def test_options_with_mistakes(command, models, told):
         tokens = [] if "--tokens" in options else ["--tokens", 8]
         lines.append(the_line(command(*defaults, *tokens, *options)))
         assert sorted(models.rglob("*")) == before
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_the_group_names_the_command(monkeypatch, capsys):

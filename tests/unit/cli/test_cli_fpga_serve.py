@@ -36,7 +36,7 @@ def the_line(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_mistakes_get_one_line(the_line, tmp_path, monkeypatch, told):
+def test_mistakes_get_one_line(the_line, tmp_path, monkeypatch, snapshot):
     monkeypatch.delenv("ECORL_SERVE_TOKEN", raising=False)
     lines = [
         the_line("--host", "0.0.0.0", "--port", 0),
@@ -50,7 +50,7 @@ def test_mistakes_get_one_line(the_line, tmp_path, monkeypatch, told):
         lines.append(the_line("--port", port))
     monkeypatch.setenv("ECORL_SERVE_TOKEN", "")
     lines.append(the_line("--port", 0))
-    told("\n".join(lines), port=port)
+    snapshot("\n".join(lines), port=port)
 
 
 def test_without_its_libraries_it_says_what_to_install(the_line, monkeypatch):
@@ -60,7 +60,7 @@ def test_without_its_libraries_it_says_what_to_install(the_line, monkeypatch):
     assert "ecorl[serve]" in line
 
 
-def test_options_that_exclude_each_other(the_line, tmp_path, told):
+def test_options_that_exclude_each_other(the_line, tmp_path, snapshot):
     xclbin = tmp_path / "a.xclbin"
     given = ("--port", 0)
     lines = [
@@ -76,7 +76,7 @@ def test_options_that_exclude_each_other(the_line, tmp_path, told):
     ]
     xclbin.touch()
     lines.append(the_line(*given, "--bitstream", xclbin))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     # Where nothing names a host, a bitstream takes XRT.
     xclbin.with_suffix(".json").touch()
     assert fpga_serve._engine_options(None, xclbin, [2, 0], 1)["backend"].host == "xrt"
@@ -153,7 +153,7 @@ def test_open_files_are_allowed_for_the_clients_that_may_wait(monkeypatch, limit
 ENDED = ServiceEnd(9, 1, 2, 0, 0, forced=False, failure=None)
 
 
-def test_the_end_is_told_with_what_became_of_the_requests(monkeypatch, capsys, told):
+def test_the_end_is_told_with_what_became_of_the_requests(monkeypatch, capsys, snapshot):
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
     for ended in (ENDED, replace(ENDED, n_unread=3)):
@@ -165,4 +165,4 @@ def test_the_end_is_told_with_what_became_of_the_requests(monkeypatch, capsys, t
         fpga_serve._tell_end(ended)
     bad = capsys.readouterr()
     assert (codes, bad.out) == ([1, 1], "")
-    told(good.out + bad.err)
+    snapshot(good.out + bad.err)

@@ -42,12 +42,12 @@ def the_line(outcome):
     return line
 
 
-def test_one_table_and_the_answer_in_words(command, told):
+def test_one_table_and_the_answer_in_words(command, snapshot):
     code, out, _ = command(*JOB, "--kwh-price", 0.2)
     assert code == 0
     assert re.search(r"lower clocks .* 0\.0 to \d+\.\d %", out)
     assert banned(" ".join(out.split()), on_gpus=True) == []
-    told(out)
+    snapshot(out)
 
 
 def test_a_missing_figure_is_a_dash_and_a_loss_is_no_saving(command):
@@ -103,7 +103,7 @@ def test_stages_of_a_run_stand_in_for_the_model_s(command, tmp_path):
     assert re.search(rf"^  stages .*{re.escape(str(run))}", out, re.M)
 
 
-def test_mistakes_are_one_line(command, told, tmp_path, monkeypatch):
+def test_mistakes_are_one_line(command, snapshot, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [
         the_line(command(*options))
@@ -123,7 +123,7 @@ def test_mistakes_are_one_line(command, told, tmp_path, monkeypatch):
             ("--calibration", "paper", "--share", "generation=0.5"),
         )
     ]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     assert not list(tmp_path.iterdir())
 
 
@@ -154,7 +154,7 @@ def offload(saved_share, low, high, slowdown=0.0):
     )  # fmt: skip
 
 
-def test_the_answer_says_gain_loss_and_doubt_as_they_are(told):
+def test_the_answer_says_gain_loss_and_doubt_as_they_are(snapshot):
     answers = (
         offload(-0.05, -0.2, -0.01),
         offload(0.0002, 0.0, 0.0005),
@@ -162,4 +162,4 @@ def test_the_answer_says_gain_loss_and_doubt_as_they_are(told):
         offload(0.05, 0.02, 0.08, 0.5),
         offload(-0.01, -0.05, 0.03),
     )
-    told("\n".join(bought(found, 0.02) for found in answers))
+    snapshot("\n".join(bought(found, 0.02) for found in answers))

@@ -122,15 +122,15 @@ def test_evaluate_prints_the_table_and_writes_json_and_page(command, trained, tm
     assert "clairvoyant DP" in made[1].read_text()
 
 
-def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_path, told):
+def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_path, snapshot):
     file, folder = tmp_path / "c.toml", tmp_path / "f"
     code, out, _ = command("policy", "calibrate", run_dir, "--out", file)
     assert code == 0
-    told(out)
+    snapshot(out)
     assert Calibration.load(file).n_cards == 4
     code, out, _ = command("policy", "train", "--calibration", file, *TINY, "--folder", folder)
     assert code == 0
-    told(out.partition("training: ")[0], "training")
+    snapshot(out.partition("training: ")[0], "training")
     assert (folder / "calibration.toml").read_bytes() == file.read_bytes()
     record = json.loads((folder / "record.json").read_text())
     assert record["plan"]["family"] == "fitted"
@@ -145,7 +145,7 @@ def test_calibrate_then_train_on_it_then_evaluate_on_it(command, run_dir, tmp_pa
     assert str(other) in the_line(again)
 
 
-def test_plan_says_whether_offloading_pays(command, trained, told):
+def test_plan_says_whether_offloading_pays(command, trained, snapshot):
     policy = (
         "--thorough", "--policy", trained / "scheduler.onnx", "--iterations", 4, "--seeds", 2,
     )  # fmt: skip
@@ -154,11 +154,11 @@ def test_plan_says_whether_offloading_pays(command, trained, told):
     explained = " (Eq. 7 of the EcoRL-Sched paper)"
     assert banned(" ".join(out.split()).replace(explained, ""), on_gpus=True) == []
     # How good so short a training is may depend on the machine.
-    told(re.sub(r"(?m)^learned .*\n", "", out), trained=trained)
+    snapshot(re.sub(r"(?m)^learned .*\n", "", out), trained=trained)
     for args in (("--policy-model", "8b"), ("--n-cards", 0)):
         code, out, _ = command("plan", *args, *policy)
         assert code == 0
-        told("\n\n".join(out.split("\n\n")[-3:-1]), " ".join(map(str, args)))
+        snapshot("\n\n".join(out.split("\n\n")[-3:-1]), " ".join(map(str, args)))
 
 
 def test_plan_reads_a_file_and_options_go_before_it(command, trained, tmp_path):
@@ -252,7 +252,7 @@ def decided(iteration, stage, action=Action.GPU, costs=()):
     return Placement(iteration, stage, Action.CONCURRENT, action, "p", "because of q_max", costs)
 
 
-def test_explain_shows_costs_guards_and_reason(command, tmp_path, told):
+def test_explain_shows_costs_guards_and_reason(command, tmp_path, snapshot):
     run = a_record(
         tmp_path / "r",
         [
@@ -266,13 +266,13 @@ def test_explain_shows_costs_guards_and_reason(command, tmp_path, told):
     assert code == 0
     assert re.search(r"^card beside GPU +1\.50 s +20\.0 J +0\.500 s +modelled", out, re.M)
     assert banned(out, on_gpus=True) == []
-    told(out)
+    snapshot(out)
     for n in (1, 3):
         out = command("policy", "explain", run, "--iteration", n)[1]
-        told(out.rpartition("\n\n")[2], f"iteration {n}")
+        snapshot(out.rpartition("\n\n")[2], f"iteration {n}")
     mistakes = (("--iteration", 9), ("--stage", "reference"))
     lines = [the_line(command("policy", "explain", run, *given)) for given in mistakes]
-    told("\n".join(lines), "mistakes")
+    snapshot("\n".join(lines), "mistakes")
 
 
 # ---------------------------------------------------------------- interruption
@@ -307,7 +307,7 @@ def test_a_resumed_training_gives_the_network_of_an_unbroken_one(
 # ---------------------------------------------------------------- refusals
 
 
-def test_a_folder_that_is_not_empty_and_one_of_another_plan(command, trained, tmp_path, told):
+def test_a_folder_that_is_not_empty_and_one_of_another_plan(command, trained, tmp_path, snapshot):
     before, resume = listing(trained), ("--resume", "--folder")
     lines = [
         the_line(command("policy", "train", *args))
@@ -317,12 +317,12 @@ def test_a_folder_that_is_not_empty_and_one_of_another_plan(command, trained, tm
             (*resume, tmp_path / "none"),
         )
     ]
-    told("\n".join(lines), trained=trained)
+    snapshot("\n".join(lines), trained=trained)
     assert listing(trained) == before
     assert listing(tmp_path) == []
 
 
-def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, told):
+def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, snapshot):
     fresh = ("policy", "train", *TINY[:1], "--folder", tmp_path / "t")
     lines = [
         the_line(command(*fresh, *args))
@@ -334,7 +334,7 @@ def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, told):
             ("--family", "nonsense"),
         )
     ]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     assert listing(tmp_path) == []
 
 
@@ -354,7 +354,7 @@ def test_foreign_onnx_files(command, trained, tmp_path):
     assert listing(tmp_path) == before
 
 
-def test_runs_and_folders_that_lack_what_is_needed(command, tmp_path, told):
+def test_runs_and_folders_that_lack_what_is_needed(command, tmp_path, snapshot):
     run = a_record(tmp_path / "r", [decided(1, Stage.GENERATION)])
     before = listing(tmp_path)
     lines = [
@@ -362,7 +362,7 @@ def test_runs_and_folders_that_lack_what_is_needed(command, tmp_path, told):
         for name in ("calibrate", "explain", "export")
         for folder in (run, tmp_path / "none")
     ]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     assert listing(tmp_path) == before
 
 
@@ -373,7 +373,7 @@ def test_an_export_of_broken_files_is_refused(command, tmp_path):
     assert listing(tmp_path) == ["policy.npz", "record.json"]
 
 
-def test_plans_that_cannot_be_made(command, told):
+def test_plans_that_cannot_be_made(command, snapshot):
     lines = [
         the_line(command("plan", *options))
         for options in (
@@ -393,15 +393,15 @@ def test_plans_that_cannot_be_made(command, told):
             ("--config", "/nonexistent/job.toml"),
         )
     ]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_plan_files_with_mistakes(command, tmp_path, told):
+def test_plan_files_with_mistakes(command, tmp_path, snapshot):
     file, lines = tmp_path / "job.toml", []
     for text in ("gpus = 3", "rows = 2.5", "rows = true", "gpu = 5", "algorithm = 'x'"):
         file.write_text(text)
         lines.append(the_line(command("plan", "--config", file)))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     file.write_text("gpu = ")
     assert "TOML" in the_line(command("plan", "--config", file))
 

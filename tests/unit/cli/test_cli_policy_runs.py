@@ -60,7 +60,9 @@ def the_line(outcome):
     return line
 
 
-def test_training_replays_half_of_the_runs_and_evaluation_the_others(command, runs, tmp_path, told):
+def test_training_replays_half_of_the_runs_and_evaluation_the_others(
+    command, runs, tmp_path, snapshot
+):
     folder = tmp_path / "t"
     train = ("policy", "train", "--family", "paper", "--folder", folder)
     code, out, err = command(*train, *TINY, *given(runs))
@@ -110,7 +112,7 @@ def test_training_replays_half_of_the_runs_and_evaluation_the_others(command, ru
             (*given(rest), "--calibration", tmp_path / "c.toml"),
         )
     ]
-    told("\n".join(lines), runs=runs[0].parent)
+    snapshot("\n".join(lines), runs=runs[0].parent)
 
 
 def _folder(path):
@@ -118,7 +120,7 @@ def _folder(path):
     return path
 
 
-def test_a_training_that_cannot_begin_leaves_nothing(command, runs, tmp_path, told):
+def test_a_training_that_cannot_begin_leaves_nothing(command, runs, tmp_path, snapshot):
     train = ("policy", "train", *TINY, "--folder", tmp_path / "t")
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
@@ -126,7 +128,7 @@ def test_a_training_that_cannot_begin_leaves_nothing(command, runs, tmp_path, to
     lines = [the_line(command(*train, *given(folders))) for folders in given_folders]
     (copy / LEDGER_FILE).write_bytes(b"no database")
     lines.append(the_line(command(*train, *given([runs[1], copy]))))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     assert not (tmp_path / "t").exists()
 
 

@@ -58,18 +58,18 @@ MISTAKES = [
 ]
 
 
-def test_a_mistake_is_named_with_key_value_allowed_file_and_line(refusal, write, told):
+def test_a_mistake_is_named_with_key_value_allowed_file_and_line(refusal, write, snapshot):
     messages = []
     for text, line, key_and_value in MISTAKES:
         path = write(text)
         messages.append(refusal(path))
         assert messages[-1].startswith(f"{path}:{line}: {key_and_value}")
-    told("\n".join(messages))
+    snapshot("\n".join(messages))
 
 
-def test_a_mistake_in_a_preset_that_an_override_uncovers_names_the_preset(refusal, told):
+def test_a_mistake_in_a_preset_that_an_override_uncovers_names_the_preset(refusal, snapshot):
     message = refusal("demo", 'engine.offload.type="torch"')
-    told(re.sub(r"^preset demo:\d+:", "preset demo:<line>:", message))
+    snapshot(re.sub(r"^preset demo:\d+:", "preset demo:<line>:", message))
 
 
 def test_a_syntax_error_names_the_line_and_shows_it(refusal, write):
@@ -103,11 +103,11 @@ def test_an_override_without_a_key_or_value_is_refused(refusal, item):
     assert refusal("demo", item).startswith(f"--set = {item!r}: allowed is dotted.key=value")
 
 
-def test_an_override_may_not_hide_a_second_one(refusal, told):
-    told(refusal("demo", "seed=1\nname='x'"))
+def test_an_override_may_not_hide_a_second_one(refusal, snapshot):
+    snapshot(refusal("demo", "seed=1\nname='x'"))
 
 
-def test_a_mistake_in_an_override_is_reported_as_one(refusal, told):
+def test_a_mistake_in_an_override_is_reported_as_one(refusal, snapshot):
     messages = []
     for overrides, key_and_value in (
         (["trainer.steps=0"], "trainer.steps = 0"),
@@ -130,7 +130,7 @@ def test_a_mistake_in_an_override_is_reported_as_one(refusal, told):
     ):
         messages.append(refusal("demo", *overrides))
         assert messages[-1].startswith(f"--set {key_and_value}: ")
-    told("\n".join(messages))
+    snapshot("\n".join(messages))
 
 
 def test_a_mistake_in_the_file_is_not_blamed_on_another_override(refusal, write):
@@ -244,12 +244,12 @@ SENSELESS = [
 ]
 
 
-def test_a_value_that_makes_no_sense_is_refused(refusal, told):
+def test_a_value_that_makes_no_sense_is_refused(refusal, snapshot):
     messages = []
     for override, key_and_value in SENSELESS:
         messages.append(refusal("demo", override))
         assert messages[-1].startswith(f"--set {key_and_value}: ")
-    told("\n".join(messages))
+    snapshot("\n".join(messages))
 
 
 def test_an_override_that_is_not_utf_8_is_refused(refusal):

@@ -59,18 +59,18 @@ MISTAKES = [
 ]
 
 
-def test_a_mistake_reads_as_one_line(write, refusal, told):
+def test_a_mistake_reads_as_one_line(write, refusal, snapshot):
     messages = []
     for text, line, key_and_value in MISTAKES:
         path = write(text)
         messages.append(refusal(path))
         assert messages[-1].startswith(f"{path}:{line}: {key_and_value}: ")
-    told("\n".join(messages))
+    snapshot("\n".join(messages))
 
 
-def test_a_relation_of_two_keys_is_told_from_the_key_that_was_set(write, refusal, told):
+def test_a_relation_of_two_keys_is_told_from_the_key_that_was_set(write, refusal, snapshot):
     path = write('[places.reward]\ndevices = ["0", "1"]\ncount = 2')
-    told(refusal(path, 'places.reward.devices=["7"]'))
+    snapshot(refusal(path, 'places.reward.devices=["7"]'))
 
 
 def test_the_runtime_is_local_unless_told_otherwise(write):

@@ -143,9 +143,11 @@ def test_on_any_machine_it_pauses_shifts_changes_its_width_and_is_over_in_time(m
     assert machine.end_s <= deadline_s + machine.change_s + machine.step_s
 
 
-def test_a_machine_that_is_too_slow_runs_without_a_pause_and_is_over_a_little_later(caplog, told):
+def test_a_machine_that_is_too_slow_runs_without_a_pause_and_is_over_a_little_later(
+    caplog, snapshot
+):
     machine = Machine(1.0, 1.3, load_s=14.0, change_s=9.0).go()
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
     assert machine.end_s < 170.0
 
 

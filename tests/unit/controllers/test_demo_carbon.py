@@ -83,11 +83,11 @@ def test_faster_machines_keep_the_deadline_too(step_s):
 
 @pytest.mark.parametrize("step_s", [0.3, 1.0])
 def test_machines_that_are_too_slow_for_the_deadline_run_without_a_pause_and_say_so(
-    step_s, caplog, told
+    step_s, caplog, snapshot
 ):
     ran, _, _ = played(step_s)
     assert len(ran) == load_config("demo-carbon").trainer.steps
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
 
 
 def test_the_device_is_labelled_as_made_up():

@@ -217,7 +217,7 @@ def execution(number, gear="BF16", width=1, power_w=700.0, time_s=10.0, n_tokens
                         StageResult(**(fields | more)))  # fmt: skip
 
 
-def test_readings_are_means_with_their_spread(told):
+def test_readings_are_means_with_their_spread(snapshot):
     rows = [execution(1, power_w=690.0), execution(2, power_w=710.0, n_tokens=1200)]
     rows += [execution(3, "FP8", 2, power_w=1400.0, n_tokens=2600)]
     found = training_profile(rows, "run a")
@@ -229,7 +229,7 @@ def test_readings_are_means_with_their_spread(told):
     assert first.tokens_spread_per_s == pytest.approx(200**0.5)
     assert first.j_per_token == pytest.approx(14_000 / 2200)
     assert (second.n, second.power_spread_w, second.tokens_spread_per_s) == (1, None, None)
-    told(found.source)
+    snapshot(found.source)
     assert found.left_out == {}
 
 
@@ -254,7 +254,7 @@ def test_a_profile_that_falls_with_the_width_is_refused():
         training_profile(rows, "run a").table()
 
 
-def test_missing_energy_is_missing_and_never_nothing(told):
+def test_missing_energy_is_missing_and_never_nothing(snapshot):
     rows = [
         execution(1), execution(2, power_w=None), execution(3, power_w=0.0),
         execution(4, n_tokens=0), execution(5, time_s=10.0, fault="engine_failure"),
@@ -265,26 +265,26 @@ def test_missing_energy_is_missing_and_never_nothing(told):
     (reading,) = found.readings
     assert (reading.n, reading.power_w) == (1, pytest.approx(700.0))
     assert list(found.left_out.values()) == [2, 1, 1, 1]
-    told("\n".join(found.left_out))
+    snapshot("\n".join(found.left_out))
 
 
-def test_executions_without_gear_or_width_count_only_by_what_is_said_of_them(told):
+def test_executions_without_gear_or_width_count_only_by_what_is_said_of_them(snapshot):
     rows = [execution(1, gear=None, width=None), execution(2, gear=None), execution(3)]
     found = training_profile(rows, "run a")
     assert [reading.n for reading in found.readings] == [1]
     half = training_profile(rows, "run a", own=TrainingAction(0, Gear.FP8))
     assert {r.action.gear: r.n for r in half.readings} == {Gear.BF16: 1, Gear.FP8: 1}
-    told(f"{found.left_out}\n{half.left_out}")
+    snapshot(f"{found.left_out}\n{half.left_out}")
     whole = training_profile(rows, "run a", own=TrainingAction(1, Gear.BF16))
     assert [reading.n for reading in whole.readings] == [3]
 
 
-def test_what_follows_a_change_may_be_left_out(told):
+def test_what_follows_a_change_may_be_left_out(snapshot):
     rows = [execution(n, gear) for n, gear in enumerate(["BF16"] * 3 + ["FP8"] * 3 + ["BF16"] * 2)]
     rows += [execution(9, attempt=2), execution(10, attempt=2)]
     found = training_profile(rows, "run a", skip=1)
     assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 4, Gear.FP8: 2}
-    told(str(found.left_out))
+    snapshot(str(found.left_out))
 
 
 def fault(iteration, kind="GearOverflow", attempt=1):
@@ -293,26 +293,26 @@ def fault(iteration, kind="GearOverflow", attempt=1):
     )
 
 
-def test_a_simulated_gear_is_never_priced(told):
+def test_a_simulated_gear_is_never_priced(snapshot):
     rows = [execution(n) for n in range(3)]
     rows += [execution(n, "FP8 simulated", power_w=100.0, n_tokens=9000) for n in range(3, 6)]
     found = training_profile(rows, "run a")
     assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 3}
-    told(str(found.left_out))
+    snapshot(str(found.left_out))
     assert found.table().gears == (Gear.BF16,)
     # What is said of executions that tell no gear does not make one of a simulated one.
     assert training_profile(rows[3:], "run a", own=TrainingAction(1, Gear.FP8)).readings == ()
 
 
-def test_the_first_execution_after_a_simulated_gear_came_after_a_change(told):
+def test_the_first_execution_after_a_simulated_gear_came_after_a_change(snapshot):
     rows = [execution(n, gear) for n, gear in
             enumerate(["BF16", "BF16", "FP8 simulated", "BF16", "BF16"])]  # fmt: skip
     found = training_profile(rows, "run a", skip=1)
     assert [r.n for r in found.readings] == [2]
-    told(str(found.left_out))
+    snapshot(str(found.left_out))
 
 
-def test_steps_that_overflowed_tell_nothing_of_a_gear(told):
+def test_steps_that_overflowed_tell_nothing_of_a_gear(snapshot):
     rows = [execution(n, gear) for n, gear in enumerate(["FP8", "FP8", "BF16", "FP8", "BF16"])]
     # Of step 1 the first micro-batch is recorded in the gear that it overflowed in.
     rows.insert(2, execution(1.5, "BF16", iteration=1, power_w=5000.0))
@@ -321,10 +321,10 @@ def test_steps_that_overflowed_tell_nothing_of_a_gear(told):
     assert {r.action.gear: (r.n, r.power_w) for r in found.readings} == {
         Gear.BF16: (2, pytest.approx(700.0)), Gear.FP8: (2, pytest.approx(700.0)),
     }  # fmt: skip
-    told(str(found.left_out))
+    snapshot(str(found.left_out))
 
 
-def test_measurements_of_the_gears_are_no_training(told):
+def test_measurements_of_the_gears_are_no_training(snapshot):
     def measurement(at):
         return execution(at, None, None, n_tokens=0, power_w=5000.0)
 
@@ -333,10 +333,10 @@ def test_measurements_of_the_gears_are_no_training(told):
         found = training_profile(rows, "run a", own=own, skip=1)
         # It stands between two steps of one gear, and is no change between them.
         assert {r.action.gear: r.n for r in found.readings} == {Gear.BF16: 2}
-        told(str(found.left_out), f"in {own.gear}")
+        snapshot(str(found.left_out), f"in {own.gear}")
 
 
-def test_forward_passes_for_old_log_probs_are_no_training(told):
+def test_forward_passes_for_old_log_probs_are_no_training(snapshot):
     def forward(at):
         return execution(at, None, n_tokens=9000, n_output_tokens=0, power_w=100.0)
 
@@ -345,15 +345,15 @@ def test_forward_passes_for_old_log_probs_are_no_training(told):
     found = training_profile(rows, "run a", own=own, skip=1)
     # It stands between two steps of one gear, and is no change between them.
     assert {r.action.gear: (r.n, r.power_w) for r in found.readings} == {Gear.BF16: (2, 700.0)}
-    told(str(found.left_out))
+    snapshot(str(found.left_out))
     # So it is in a run without gears, of which the user tells in which it trained.
     rows = [execution(1, None), forward(1.5), execution(2, None)]
     found = training_profile(rows, "run a", own=own)
     assert [(r.n, r.power_w) for r in found.readings] == [(2, 700.0)]
-    told(str(found.left_out), "without gears")
+    snapshot(str(found.left_out), "without gears")
 
 
-def test_steps_in_which_the_gears_were_measured_tell_nothing_of_a_gear(told):
+def test_steps_in_which_the_gears_were_measured_tell_nothing_of_a_gear(snapshot):
     def metric(iteration, superseded=False, value=2.0):
         return MetricRow(1, superseded, iteration, "gear_measurement_s", value)
 
@@ -362,7 +362,7 @@ def test_steps_in_which_the_gears_were_measured_tell_nothing_of_a_gear(told):
     metrics = [metric(1), metric(2), metric(3, superseded=True), metric(4, value=None)]
     found = training_profile(rows, "run a", metrics=metrics)
     assert [(r.n, r.power_w) for r in found.readings] == [(3, 700.0)]
-    told(str(found.left_out))
+    snapshot(str(found.left_out))
 
 
 def test_power_is_that_of_the_workers_on_all_machines():
@@ -376,14 +376,14 @@ def test_power_is_that_of_the_workers_on_all_machines():
     assert reading.tokens_per_s == pytest.approx(100.0)
 
 
-def test_an_execution_without_the_part_of_a_machine_is_left_out(told):
+def test_an_execution_without_the_part_of_a_machine_is_left_out(snapshot):
     rows = [execution(n, width=2, node=node) for n in range(3) for node in ("a", "b")]
     found = training_profile(rows[:-1], "run a")
     assert [r.n for r in found.readings] == [2]
-    told(str(found.left_out))
+    snapshot(str(found.left_out))
     assert training_profile(rows, "run a", lost={1}).readings == ()
     unread = [*rows[:-1], execution(2, width=2, node="b", power_w=None)]
-    told(str(training_profile(unread, "run a").left_out), "without its energy")
+    snapshot(str(training_profile(unread, "run a").left_out), "without its energy")
 
 
 def test_readings_have_the_weakest_provenance():

@@ -135,10 +135,10 @@ def test_costs_that_cannot_be_are_refused_in_one_line(terms, key, told):
     assert told in str(caught.value)
 
 
-def test_a_time_that_no_calendar_reaches_is_told_as_such(told):
+def test_a_time_that_no_calendar_reaches_is_told_as_such(snapshot):
     with pytest.raises(ConfigError) as caught:
         replace(problem(), tokens=1e20)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 class Wants:

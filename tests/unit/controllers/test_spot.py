@@ -60,7 +60,7 @@ def test_a_higher_price_never_takes_more_workers_nor_too_few(prices, share):
     assert p.rate(TrainingAction(dear, Gear.BF16)) * 48 * HOUR_S >= p.tokens * (1 - 1e-8)
 
 
-def test_the_base_is_the_mean_of_the_prices_seen(told):
+def test_the_base_is_the_mean_of_the_prices_seen(snapshot):
     p = problem(share=0.01)
     spot = SpotOnly(p)
     assert spot.decide(NOW_S, seen(p, spot_price=3.0)).width == 8
@@ -71,7 +71,7 @@ def test_the_base_is_the_mean_of_the_prices_seen(told):
     resumed.recall(spot.memory())
     reason = resumed.decide(NOW_S, seen(p, spot_price=5.0)).reason
     assert "5.667" in reason
-    told(reason)
+    snapshot(reason)
 
 
 # -------------------------------------------------------------------- prices
@@ -93,13 +93,13 @@ def test_prices_are_read_with_gaps_as_missing(tmp_path):
     assert found.at(NOW_S + 3.5 * HOUR_S) == 3.0
 
 
-def test_what_is_put_right_is_told_in_the_log(tmp_path, caplog, told):
+def test_what_is_put_right_is_told_in_the_log(tmp_path, caplog, snapshot):
     path = written(tmp_path, "2024-01-08T01:00,2\n2024-01-08T00:00,1\n2024-01-08T02:00,3\n")
     assert read_prices(path).values.tolist() == [1.0, 2.0, 3.0]
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
 
 
-def test_what_is_no_price_is_refused_with_line_and_column(tmp_path, told):
+def test_what_is_no_price_is_refused_with_line_and_column(tmp_path, snapshot):
     messages = []
     for row, where in (
         ("2024-01-08T01:00Z,-2", "price = '-2'"),
@@ -115,7 +115,7 @@ def test_what_is_no_price_is_refused_with_line_and_column(tmp_path, told):
             read_prices(path)
         messages.append(str(caught.value))
         assert "\n" not in messages[-1]
-    told("\n".join(messages))
+    snapshot("\n".join(messages))
 
 
 def test_a_file_of_other_columns_is_refused(tmp_path):

@@ -34,11 +34,11 @@ def test_it_runs_at_and_below_the_threshold(g_per_kwh, why):
     assert chosen(RULE, seen(g_per_kwh)) == (Command.RUN, why)
 
 
-def test_it_waits_above_the_threshold_and_says_what_for(told):
+def test_it_waits_above_the_threshold_and_says_what_for(snapshot):
     choice = decide(RULE, NOW_S, seen(250.0, waited_s=1200.0))
     assert (choice.command, choice.why) == (Command.PAUSE, Why.DIRTY)
     assert "6000 s" in choice.reason
-    told(choice.reason)
+    snapshot(choice.reason)
     assert choice.look_again_s == NOW_S + 300
     assert (choice.g_per_kwh, choice.feed, choice.threshold_g_per_kwh) == (250.0, "uk", 200.0)
 

@@ -32,11 +32,11 @@ def machine(tmp_path, monkeypatch):
     return make
 
 
-def test_threads_of_one_core_are_one_core(machine, told):
+def test_threads_of_one_core_are_one_core(machine, snapshot):
     machine(range(8))
     n, source = usable_cores()
     assert n == 4
-    told(source)
+    snapshot(source)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_a_topology_that_is_no_number_is_none(machine):
     assert "logical" in usable_cores()[1]
 
 
-def test_a_system_without_affinity_counts_its_cpus(machine, monkeypatch, told):
+def test_a_system_without_affinity_counts_its_cpus(machine, monkeypatch, snapshot):
     machine(range(8))
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     n, source = usable_cores()
     assert n == 2
-    told(source)
+    snapshot(source)
 
 
 def write(path, text):
@@ -90,14 +90,14 @@ def test_a_cgroup_quota_limits(machine, tmp_path, quota, n_cores):
     assert ("quota" in source) == (n_cores < 4)
 
 
-def test_a_quota_further_up_limits_too_and_the_source_names_it(machine, tmp_path, told):
+def test_a_quota_further_up_limits_too_and_the_source_names_it(machine, tmp_path, snapshot):
     fs = machine(range(8))
     (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
     write(fs / "a/b/cpu.max", "max 100000\n")
     write(fs / "a/cpu.max", "250000 100000\n")
     n, source = usable_cores()
     assert n == 3
-    told(source)
+    snapshot(source)
 
 
 def test_a_container_that_sees_its_own_group_as_the_root(machine, tmp_path):

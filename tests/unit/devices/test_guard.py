@@ -157,11 +157,11 @@ def test_least_work_by_hand():
     assert least_ops(WORK, sparse) < 2 * 8192 * 10_000 + 2 * 8192 * 4096 * 31 * 257
 
 
-def test_the_printed_latency_of_7_1_ms_is_refused_for_its_bytes_alone(told):
+def test_the_printed_latency_of_7_1_ms_is_refused_for_its_bytes_alone(snapshot):
     one_row = StageWork(Stage.REWARD, 1, 2, 1, 2, LLAMA_7B)
     with pytest.raises(PhysicalBoundError) as error:
         check_execution(U55C, one_row, 7.1e-3, 0.5, Provenance.EMULATED)
-    told(str(error.value))
+    snapshot(str(error.value))
     share = (LLAMA_7B.n_params_active - U55C.value("onchip_bytes")) / 7.1e-3 / 460e9
     check = check_execution(U55C, one_row, 7.1e-3, 0.5, Provenance.PUBLISHED)
     assert check.memory_share == pytest.approx(share)
@@ -189,14 +189,14 @@ def test_a_card_that_says_nothing_of_its_memory_on_chip_is_given_the_benefit():
         check_execution(unknown, replace(one_row, model=LLAMA_7B), 7.1e-3, 0.5, Provenance.MODELLED)
 
 
-def test_an_energy_that_cannot_be_is_refused(told):
+def test_an_energy_that_cannot_be_is_refused(snapshot):
     lines = []
     for energy_j in (-1.0, math.nan, math.inf, 0.0, 1501.0):
         for work in (WORK, replace(WORK, model=None)):
             with pytest.raises(PhysicalBoundError) as error:
                 check_execution(U55C, work, 10.0, energy_j, Provenance.MEASURED)
             lines.append(str(error.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_energy_at_the_limit_and_energy_that_is_not_known_pass():

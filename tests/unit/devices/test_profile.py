@@ -192,7 +192,7 @@ def with_figures(folder, shipped, **figures):
     return str(path)
 
 
-def test_a_device_beyond_its_own_limits_is_refused(tmp_path, told):
+def test_a_device_beyond_its_own_limits_is_refused(tmp_path, snapshot):
     lines = []
     for shipped, key, value in (
         ("u55c", "clock_hz", 7.76e8),
@@ -206,7 +206,7 @@ def test_a_device_beyond_its_own_limits_is_refused(tmp_path, told):
             load_profile(path)
         assert (error.value.key, error.value.value) == (f"figures.{key}.value", value)
         lines.append(str(error.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_a_device_at_its_own_limits_passes(tmp_path):

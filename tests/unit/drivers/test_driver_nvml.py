@@ -278,10 +278,10 @@ def test_find_names_what_it_does_not_find(driver, name):
     assert "GPU-00000001-fake" in str(caught.value)
 
 
-def test_find_refuses_to_choose(driver, told):
+def test_find_refuses_to_choose(driver, snapshot):
     with pytest.raises(errors.DriverError) as caught:
         driver.find("GPU-000")
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert driver.find("0").index == 0
 
 

@@ -55,7 +55,7 @@ def test_the_tool_of_the_installed_xrt_comes_first(tool, tmp_path, monkeypatch):
     assert calls.read_text().startswith(f"{tmp_path}/xrt/bin/xrt-smi")
 
 
-def test_a_reset_that_fails_says_why_in_one_line(tool, told):
+def test_a_reset_that_fails_says_why_in_one_line(tool, snapshot):
     lines = []
     for script in (
         "echo first >&2; echo the card is lost >&2; exit 1",
@@ -71,7 +71,7 @@ def test_a_reset_that_fails_says_why_in_one_line(tool, told):
         with pytest.raises(DriverError) as caught:
             reset_card(ADDRESS)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_a_reset_that_does_not_end_is_ended_with_its_children(tool, tmp_path, monkeypatch):
@@ -92,20 +92,20 @@ def test_a_reset_that_does_not_end_is_ended_with_its_children(tool, tmp_path, mo
         raise AssertionError("the tool's child lives on")
 
 
-def test_without_the_tool_or_an_address(tmp_path, monkeypatch, told):
+def test_without_the_tool_or_an_address(tmp_path, monkeypatch, snapshot):
     monkeypatch.delenv("XILINX_XRT", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LibraryNotFound) as caught:
         reset_card(ADDRESS)
-    told(str(caught.value), "tool")
+    snapshot(str(caught.value), "tool")
     with pytest.raises(DriverError) as caught:
         reset_card("")
-    told(str(caught.value), "address")
+    snapshot(str(caught.value), "address")
 
 
-def test_a_tool_that_cannot_be_run(tool, tmp_path, told):
+def test_a_tool_that_cannot_be_run(tool, tmp_path, snapshot):
     tool(DONE)
     (tmp_path / "xrt-smi").write_bytes(b"\x7fELF no program")
     with pytest.raises(DriverError) as caught:
         reset_card(ADDRESS)
-    told(str(caught.value))
+    snapshot(str(caught.value))

@@ -205,7 +205,7 @@ def test_a_change_that_was_cut_off_is_undone_in_a_copy(library, tmp_path):
         assert done.stdout == "{1.0}\n", done.stderr
 
 
-def test_a_writer_on_another_machine_is_seen_by_the_log_that_grows(library, tmp_path, told):
+def test_a_writer_on_another_machine_is_seen_by_the_log_that_grows(library, tmp_path, snapshot):
     """What holds the lock is out of sight, as on another machine."""
     path = tmp_path / "run" / LEDGER_FILE
     poor = environment(library, tmp_path, locks=errno.ENOLCK)
@@ -221,7 +221,7 @@ def test_a_writer_on_another_machine_is_seen_by_the_log_that_grows(library, tmp_
         writer.kill()
     assert beside.returncode == 0, beside.stderr
     assert beside.stdout.splitlines()[-2] == "None"
-    told(beside.stdout.splitlines()[-1])
+    snapshot(beside.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("kind", ["no links", "no shared memory", "nothing of it"])

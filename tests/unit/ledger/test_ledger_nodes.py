@@ -363,18 +363,18 @@ def test_a_reopened_series_loses_and_doubles_nothing(tmp_path, n, flushed):
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
-def test_what_cannot_be_reopened_is_refused(tmp_path, told):
+def test_what_cannot_be_reopened_is_refused(tmp_path, snapshot):
     path = tmp_path / LEDGER_FILE
     with pytest.raises(RunError) as caught:
         Ledger.reopen(path)
-    told(str(caught.value), "absent")
+    snapshot(str(caught.value), "absent")
     with head(tmp_path), pytest.raises(RunError) as caught:
         Ledger.reopen(path)
-    told(str(caught.value), "being written")
+    snapshot(str(caught.value), "being written")
     spoil(path, "DELETE FROM attempt")
     with pytest.raises(LedgerError) as caught:
         Ledger.reopen(path)
-    told(str(caught.value), "without attempt")
+    snapshot(str(caught.value), "without attempt")
     path.write_bytes(b"no database at all " * 400)
     with pytest.raises(LedgerError):
         Ledger.reopen(path)

@@ -206,7 +206,7 @@ def test_the_anchor_is_one_instant_on_both_clocks(tmp_path):
         assert found_s == pytest.approx(offset_s, abs=1.0)
 
 
-def test_one_writer_only_and_clear_errors(tmp_path, told):
+def test_one_writer_only_and_clear_errors(tmp_path, snapshot):
     lines, path = [], tmp_path / LEDGER_FILE
 
     def refused(error, what):
@@ -225,7 +225,7 @@ def test_one_writer_only_and_clear_errors(tmp_path, told):
     blocked = tmp_path / "file"
     blocked.write_text("")
     refused(LedgerError, lambda: make(blocked))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all " * 400])

@@ -30,7 +30,7 @@ def test_the_healthy_gpu_is_measured_and_never_passes_for_both(
     caplog,
     tmp_path,
     record,
-    told,
+    snapshot,
     n_gpus,
 ):
     fake_nvml.set("duty 1", "error nvmlDeviceGetHandleByIndex 999 1")
@@ -57,4 +57,4 @@ def test_the_healthy_gpu_is_measured_and_never_passes_for_both(
         read = {row.device_id for row in reader.power_seconds() if row.mean_w}
     assert bare(read) == ["gpu0"]
     assert [message for message in caplog.messages if "gpu1" in message] == unread
-    told("\n".join(unread))
+    snapshot("\n".join(unread))

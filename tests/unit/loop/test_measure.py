@@ -226,7 +226,7 @@ def test_a_loop_that_ran_out_of_memory_is_tried_again_in_its_run(config, record,
         train(4)
 
 
-def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path, told):
+def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path, snapshot):
     cut(config, 2, saves_at=1, folder=tmp_path / "checkpoint")
     for from_step in (None, 0):
         with (
@@ -234,18 +234,18 @@ def test_a_fresh_start_does_not_write_over_a_run(config, record, tmp_path, told)
             ecorl.measure(config, from_step=from_step),
         ):
             pass
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert record.steps() == [1, 2]
 
 
 def test_before_a_checkpoint_a_run_is_started_again_by_overwriting_it(
-    config, record, tmp_path, told
+    config, record, tmp_path, snapshot
 ):
     cut(config, 2)
     (tmp_path / "run" / "mine.txt").write_text("kept")
     with pytest.raises(RunError) as caught:
         ecorl.measure(config, total_steps=1).open()
-    told(str(caught.value))
+    snapshot(str(caught.value))
     with ecorl.measure(config, total_steps=1, overwrite=True) as run:
         run.step()
     assert record.steps() == [1]
@@ -267,7 +267,7 @@ def test_a_time_in_the_folder_is_filled_in_when_the_record_is_opened(config, tmp
     assert "{" not in str(made)
 
 
-def test_a_finished_run_and_another_config_are_refused(tmp_path, config, told):
+def test_a_finished_run_and_another_config_are_refused(tmp_path, config, snapshot):
     other = plain_config(tmp_path / "run", accounting={"pue": 1.5})
     cut(config, 1)
     with pytest.raises(ConfigError, match=r"accounting\.pue = 1\.5: allowed is 1\.2"):
@@ -276,7 +276,7 @@ def test_a_finished_run_and_another_config_are_refused(tmp_path, config, told):
         pass
     with pytest.raises(RunError) as caught:
         ecorl.measure(config).open()
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_refused_config_leaves_no_folder(tmp_path):
@@ -286,18 +286,18 @@ def test_a_refused_config_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loop_that_is_left_early_can_be_gone_on_with(config, record, told):
+def test_a_loop_that_is_left_early_can_be_gone_on_with(config, record, snapshot):
     with ecorl.measure(config, total_steps=5) as run:
         run.step()
     assert record.states() == ["start", "stop"]
-    told(record.ending())
+    snapshot(record.ending())
 
 
-def test_more_steps_than_were_told(config, record, caplog, told):
+def test_more_steps_than_were_told(config, record, caplog, snapshot):
     with ecorl.measure(config, total_steps=2) as run:
         for _ in range(4):
             assert run.step(loss=1.0)
-    told("\n".join(line for line in caplog.messages if "total_steps" in line))
+    snapshot("\n".join(line for line in caplog.messages if "total_steps" in line))
     # The first one beyond is told of at its end: nobody knew when it began.
     assert record.steps() == [1, 2, 4]
     assert list(record.metrics("loss")) == [1, 2, 3, 4]
@@ -307,7 +307,7 @@ def test_more_steps_than_were_told(config, record, caplog, told):
 # ---------------------------------------------------------------- bad input
 
 
-def test_a_wrong_argument_is_one_line(config, tmp_path, told):
+def test_a_wrong_argument_is_one_line(config, tmp_path, snapshot):
     lines = []
     for options in (
         {"total_steps": 0},
@@ -321,11 +321,11 @@ def test_a_wrong_argument_is_one_line(config, tmp_path, told):
             ecorl.measure(config, **options)
         lines.append(str(caught.value))
     assert "facts.effective_batch = 60: allowed is 64" in lines[4]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_wrong_figure_of_a_step_is_one_line(config, told):
+def test_a_wrong_figure_of_a_step_is_one_line(config, snapshot):
     lines = []
     with ecorl.measure(config) as run:
         for given in ({"n_samples": -1}, {"n_tokens": "many"}, {"loss": "low"}):
@@ -333,7 +333,7 @@ def test_a_wrong_figure_of_a_step_is_one_line(config, told):
                 run.step(**given)
             lines.append(str(caught.value))
         assert run.n_steps == 0
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_outside_of_its_block_a_loop_is_not_measured(config):

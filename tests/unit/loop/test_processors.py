@@ -63,11 +63,11 @@ def test_a_loop_on_gpus_is_known_by_pytorch(use_cuda, n_gpus, uuids):
     assert cuda.n_waits == 1
 
 
-def test_a_gpu_that_is_not_used_is_not_woken(use_cuda, caplog, told):
+def test_a_gpu_that_is_not_used_is_not_woken(use_cuda, caplog, snapshot):
     cuda = use_cuda(False)
     side = training_side(config(type="null"))
     assert side.device == "cpu"
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
     side.fence()
     assert cuda.n_waits == 0
     # It may be used later on.

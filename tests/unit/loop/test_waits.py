@@ -84,7 +84,7 @@ def test_the_budget_ends_a_loop(tmp_path, record):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_loop_in_good_order(tmp_path, record, told, number):
+def test_a_signal_ends_a_loop_in_good_order(tmp_path, record, snapshot, number):
     before = signal.getsignal(number)
     config = plain_config(tmp_path / "run")
     with ecorl.measure(config, total_steps=100, handle_signals=True) as run:
@@ -93,7 +93,7 @@ def test_a_signal_ends_a_loop_in_good_order(tmp_path, record, told, number):
         assert not run.step()
         assert signal.getsignal(number) is before  # the next one acts as usual
     assert record.states() == ["start", "stop"]
-    told(record.ending())
+    snapshot(record.ending())
     assert record.steps() == [1, 2]
 
 
@@ -106,7 +106,7 @@ def test_a_signal_ends_a_wait(tmp_path, record):
     assert commands(tmp_path / "run")[-1] == (Command.RUN, "stopping")
 
 
-def test_without_being_asked_signals_are_left_alone(tmp_path, record, told):
+def test_without_being_asked_signals_are_left_alone(tmp_path, record, snapshot):
     """Ctrl-C during a wait raises as it does anywhere, and the record says so."""
     config = waiting_config(tmp_path / "run", LONG)
     before = signal.getsignal(signal.SIGTERM)
@@ -115,7 +115,7 @@ def test_without_being_asked_signals_are_left_alone(tmp_path, record, told):
         pass
     assert signal.getsignal(signal.SIGTERM) is before
     assert record.states() == ["start", "stop"]
-    told(record.ending())
+    snapshot(record.ending())
 
 
 def test_signals_need_the_main_thread(tmp_path):

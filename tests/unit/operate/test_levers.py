@@ -90,7 +90,7 @@ def test_measured_shares_replace_those_of_the_model(step):
     )
 
 
-def test_shares_that_cannot_be_are_refused(step, told):
+def test_shares_that_cannot_be_are_refused(step, snapshot):
     lines = []
     for shares in (
         {Stage.CRITIC: 0.1}, {Stage.REWARD: 1.2}, {Stage.REWARD: 0.7, Stage.GENERATION: 0.6},
@@ -98,7 +98,7 @@ def test_shares_that_cannot_be_are_refused(step, told):
         with pytest.raises(ConfigError) as caught:
             step.with_shares(shares, {})
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 # ---------------------------------------------------------------- clocks

@@ -229,11 +229,11 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         stages_of_run(tmp_path)
 
 
-def test_a_source_without_any_stage_of_the_job_is_refused(told):
+def test_a_source_without_any_stage_of_the_job_is_refused(snapshot):
     own = MeasuredStages({Stage.CRITIC: 1.0}, {}, "a run", None)
     with pytest.raises(ConfigError) as caught:
         own.applied(step_of())
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 @pytest.mark.parametrize("text", ["generation", "generation=x", "sleep=0.5", "reward=1.5"])
@@ -242,14 +242,14 @@ def test_texts_that_are_no_shares(text):
         told_shares([text])
 
 
-def test_shares_that_a_person_tells(told):
+def test_shares_that_a_person_tells(snapshot):
     assert told_shares([]) is None
     own = told_shares(["generation=0.7", "actor_train=0.2"])
     assert own.shares == {Stage.GENERATION: 0.7, Stage.ACTOR_TRAIN: 0.2}
     assert own.applied(step_of()).shares()[Stage.GENERATION] == pytest.approx(0.7)
     with pytest.raises(ConfigError) as caught:
         told_shares(["reward=0.1", "reward=0.2"])
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 # ---------------------------------------------------------------- files
@@ -288,14 +288,14 @@ def test_a_grid_is_every_combination_and_says_what_is_missing(tmp_path):
     assert rows[2].offload_saved_share is None
 
 
-def test_grids_with_mistakes(tmp_path, told):
+def test_grids_with_mistakes(tmp_path, snapshot):
     many, lines = list(range(1, 50)), []
     for text in ("gpus = 3", "rows = []", 'rows = ["x"]', f"rows = {many}\nlength = {many}"):
         (tmp_path / "g.toml").write_text(text)
         with pytest.raises(ConfigError) as caught:
             what_if_grid(tmp_path / "g.toml", {})
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_levers_are_missing_on_a_host():

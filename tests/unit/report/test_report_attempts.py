@@ -49,7 +49,7 @@ def column(report, title):
 # ---------------------------------------------------------------- calls that nothing holds
 
 
-def test_calls_in_an_outage_are_in_no_readings(run, told):
+def test_calls_in_an_outage_are_in_no_readings(run, snapshot):
     """150 of 10,000 s: far too few to make the readings sparse."""
     read(run, range(1000, 5000), 500.0, "nvml")
     lost(run, 5000.0)
@@ -61,10 +61,10 @@ def test_calls_in_an_outage_are_in_no_readings(run, told):
     report = ended(run, 11000.0)
     assert column(report, "measured").at_least
     (gap,) = report.spending.gaps
-    told(gap)
+    snapshot(gap)
 
 
-def test_many_devices_are_read_as_well_as_the_worst_of_them(run, told):
+def test_many_devices_are_read_as_well_as_the_worst_of_them(run, snapshot):
     """Without gpu1 for 15 % of the time; a mean over four would say 96 %."""
     ids = [f"gpu{i}" for i in range(4)]
     joint = {"device": f"{'+'.join(ids)}:h100"}
@@ -76,7 +76,7 @@ def test_many_devices_are_read_as_well_as_the_worst_of_them(run, told):
     run.ran(Stage.GENERATION, (1180, 1190), None, iteration=2, **joint)
     report = ended(run, 1200.0)
     assert column(report, "measured").at_least
-    told("\n".join(report.spending.gaps))
+    snapshot("\n".join(report.spending.gaps))
 
 
 # ---------------------------------------------------------------- provenances
@@ -150,7 +150,7 @@ def test_what_was_announced_and_never_read_has_no_readings(run):
 # ---------------------------------------------------------------- attempts without the device
 
 
-def test_a_card_idles_only_in_the_attempts_that_had_it(run, told):
+def test_a_card_idles_only_in_the_attempts_that_had_it(run, snapshot):
     run.standard()
     run.resume(5000.0, 1)
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
@@ -159,7 +159,7 @@ def test_a_card_idles_only_in_the_attempts_that_had_it(run, told):
     assert part(report, "fpga0", "idle", MODELLED).energy_j == pytest.approx(20.0 * 19.5)
     # The wait of 1.5 s shrinks; the attempt without the card adds nothing.
     assert report.balance.idle_share == pytest.approx(18.0 / 18.5)
-    told("\n".join(report.verdict))
+    snapshot("\n".join(report.verdict))
     t = report.card_timeline
     moved_s = t.modelled_run_time_s - t.run_time_s
     assert t.idle_j == pytest.approx(20.0 * (20.0 + moved_s - 0.5))
@@ -253,8 +253,8 @@ def test_instruments_side_by_side_count_once(run):
     assert column(ended(run, 1100.0), "measured").energy_j == pytest.approx(50_000.0)
 
 
-def test_joules_of_executions_are_told_in_a_fitting_unit(run, told):
+def test_joules_of_executions_are_told_in_a_fitting_unit(run, snapshot):
     run.ran(Stage.GENERATION, (1000, 1010), 5e6)
     run.power("gpu0", range(1000, 1010), 100.0)
     (gap,) = ended(run, 1010.0).spending.gaps
-    told(gap)
+    snapshot(gap)

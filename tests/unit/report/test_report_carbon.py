@@ -97,7 +97,7 @@ def test_an_idle_device_without_readings_has_the_intensity_of_its_idle_time(run)
     assert idle.emissions.average.carbon_g == pytest.approx(expected_g, rel=1e-9)
 
 
-def test_a_run_whose_intensity_is_unknown_for_a_while(run, told):
+def test_a_run_whose_intensity_is_unknown_for_a_while(run, snapshot):
     dirty_half(run)
     run.heard(1080.0, None)
     report = ended(run, 1100.0)
@@ -111,10 +111,10 @@ def test_a_run_whose_intensity_is_unknown_for_a_while(run, told):
     # Sequences and tokens have a bound, too.
     (sci,) = report.footprint.sci
     assert sci.at_least
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_what_is_never_known_has_no_grams(run, told):
+def test_what_is_never_known_has_no_grams(run, snapshot):
     run.config()
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.heard(1000.0, None)
@@ -123,7 +123,7 @@ def test_what_is_never_known_has_no_grams(run, told):
     assert report.footprint.columns == ()
     assert report.spending.columns[0].carbon_g is None
     assert report.spending.columns[0].carbon_unknown_j == pytest.approx(1000.0)
-    told(said(report))
+    snapshot(said(report))
 
 
 def test_each_attempt_has_the_intensities_of_its_own_time(run):
@@ -142,7 +142,7 @@ def test_each_attempt_has_the_intensities_of_its_own_time(run):
     assert not column.at_least
 
 
-def test_marginal_figures_stand_in_columns_of_their_own(run, told):
+def test_marginal_figures_stand_in_columns_of_their_own(run, snapshot):
     dirty_half(run)
     run.heard(1000.0, 900.0, MarginalIntensity, feed="m", gas=Gas.CO2, interval_s=200.0)
     report = ended(run, 1100.0)
@@ -154,11 +154,11 @@ def test_marginal_figures_stand_in_columns_of_their_own(run, told):
     lines = terminal(report)
     # No figure is the sum of both.
     assert f"{average.emitted.carbon_g + marginal.emitted.carbon_g:.2f}" not in " ".join(lines)
-    told("\n".join(lines))
-    told("\n".join(column.heading for column in report.footprint.columns), "heads of the page")
+    snapshot("\n".join(lines))
+    snapshot("\n".join(column.heading for column in report.footprint.columns), "heads of the page")
 
 
-def test_a_pue_series_counts_second_by_second(run, told):
+def test_a_pue_series_counts_second_by_second(run, snapshot):
     dirty_half(run)
     run.pue(900.0, 1.2)
     run.pue(1050.0, 2.0)
@@ -168,10 +168,10 @@ def test_a_pue_series_counts_second_by_second(run, told):
     assert column.emitted.carbon_g == pytest.approx(expected_g, rel=1e-9)
     pue = report.footprint.pue
     assert (pue.lowest, pue.mean, pue.highest) == (1.2, pytest.approx(1.6), 2.0)
-    told("\n".join(note for note in report.notes if "PUE" in note))
+    snapshot("\n".join(note for note in report.notes if "PUE" in note))
 
 
-def test_a_run_without_feeds_goes_by_the_constants(run, told):
+def test_a_run_without_feeds_goes_by_the_constants(run, snapshot):
     accounting = {"pue": 1.5, "intensity_g_per_kwh": 400.0, "source": "test"}
     run.config(accounting=accounting)
     run.stated(**accounting)
@@ -184,7 +184,7 @@ def test_a_run_without_feeds_goes_by_the_constants(run, told):
     for p in report.spending.parts:
         assert p.emissions.average.carbon_g == pytest.approx(grams(p.energy_j, 400), rel=1e-9)
         assert p.emissions.marginal is None
-    told("\n".join(note for note in report.notes if "PUE" in note))
+    snapshot("\n".join(note for note in report.notes if "PUE" in note))
 
 
 def test_without_a_config_and_without_rows_there_is_no_word_of_grams(run):
@@ -199,14 +199,14 @@ def test_without_a_config_and_without_rows_there_is_no_word_of_grams(run):
 
 @pytest.mark.parametrize("provenance", [Provenance.REPLAYED, MODELLED])
 def test_a_feed_that_is_no_grid_s_of_that_time_is_labelled_wherever_grams_are(
-    run, provenance, told
+    run, provenance, snapshot
 ):
     dirty_half(run, provenance=provenance)
     report = ended(run, 1100.0)
     (column,) = report.footprint.columns
     assert column.provenance is provenance
     label = intensity_label(report.footprint.intensities[0])
-    told(label)
+    snapshot(label)
     assert any(label[1:] in s for s in report.verdict)
     assert any(label[1:] in note for note in report.notes)
     section = carbon_section(report.footprint, report.stages, report.spending.parts)
@@ -235,13 +235,13 @@ def test_grams_have_the_weakest_provenance_and_stand_apart_by_it(run):
     assert report.footprint.total(AVERAGE) is together
 
 
-def test_feeds_of_different_provenance_stand_in_tables_of_their_own(run, told):
+def test_feeds_of_different_provenance_stand_in_tables_of_their_own(run, snapshot):
     dirty_half(run)
     run.heard(1090.0, 500.0, feed="g", provenance=Provenance.REPLAYED, basis=Basis.MARKET)
     report = ended(run, 1100.0)
     section = carbon_section(report.footprint, report.stages, report.spending.parts)
     feeds = [t for t in section.tables if t.columns[0] == "feed"]
-    told("\n".join(t.caption for t in feeds))
+    snapshot("\n".join(t.caption for t in feeds))
     assert [[(row[0], row[6]) for row in t.rows] for t in feeds] == [
         [("g", "10.0 %")],
         [("f", "90.0 %")],
@@ -249,7 +249,7 @@ def test_feeds_of_different_provenance_stand_in_tables_of_their_own(run, told):
     # The weakest of both: nobody can say which gram came from which.
     assert report.footprint.columns[0].provenance is PUBLISHED
     assert report.footprint.sci[0].market_based
-    told("\n".join(note for note in report.notes if "market-based" in note), "notes")
+    snapshot("\n".join(note for note in report.notes if "market-based" in note), "notes")
 
 
 def test_the_renewable_share_is_weighted_by_energy(run):

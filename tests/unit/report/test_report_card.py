@@ -46,17 +46,17 @@ def test_the_balance_by_hand(run):
     assert (b.provenance, b.at_most) == (MODELLED, False)
 
 
-def test_a_card_that_pays_is_said_to_pay(run, told):
+def test_a_card_that_pays_is_said_to_pay(run, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=9.0, **CARD)
     run.ran(Stage.REWARD, (1010, 1020), 100.0)
     report = run.report()
     # 60 J saved, 1 W idle for 11 of 20 s.
     assert report.balance.net_j == pytest.approx(49.0)
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_what_the_card_cost_is_told_gross_and_net(run, told):
+def test_what_the_card_cost_is_told_gross_and_net(run, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 81.2, time_s=9.0, **CARD)
     run.ran(Stage.REWARD, (1010, 1020), 8.7)
@@ -65,20 +65,20 @@ def test_what_the_card_cost_is_told_gross_and_net(run, told):
     assert (b.card_j, b.gpu_would_j, b.saved_j) == pytest.approx((81.2, 8.7, -72.5))
     console = Console(file=io.StringIO(), width=100)
     print_report(report, console)
-    told(console.file.getvalue())
-    told(whole_run(report), "table of the page")
+    snapshot(console.file.getvalue())
+    snapshot(whole_run(report), "table of the page")
 
 
-def test_one_figure_tells_the_idle_draw_everywhere(run, told):
+def test_one_figure_tells_the_idle_draw_everywhere(run, snapshot):
     run.standard()
     report = run.report()
     assert report.balance.idle_j == report.card_timeline.idle_j
     # The card's draw over the host's time is another question, and says so.
     assert report.spending.card.by_cause[Cause.IDLE] == pytest.approx(390.0)
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_a_real_card_idles_over_the_whole_run(run, told):
+def test_a_real_card_idles_over_the_whole_run(run, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MEASURED, "xrt", 10.0))
     real = {"device": "fpga0:u55c", "time_provenance": Provenance.MEASURED}
     run.ran(Stage.REWARD, (1000, 1010), 40.0, **real)
@@ -86,10 +86,10 @@ def test_a_real_card_idles_over_the_whole_run(run, told):
     run.ran(Stage.REWARD, (1010, 1020), 100.0)
     report = run.report()
     assert (report.balance.idle_j, report.balance.is_simulated) == (pytest.approx(100.0), False)
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_what_the_card_drew_in_a_pause_counts_against_offloading(run, told):
+def test_what_the_card_drew_in_a_pause_counts_against_offloading(run, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=9.0, **CARD)
     run.ran(Stage.REWARD, (1010, 1020), 100.0)
@@ -100,27 +100,27 @@ def test_what_the_card_drew_in_a_pause_counts_against_offloading(run, told):
     # 60 J saved; 1 W idle for 11 s, and for the 30 s of the pause.
     assert (b.idle_j, b.paused_j) == pytest.approx((11.0, 30.0))
     assert b.net_j == pytest.approx(19.0)
-    told(said(report))
-    told(whole_run(report), "table of the page")
+    snapshot(said(report))
+    snapshot(whole_run(report), "table of the page")
 
 
-def test_a_stage_without_energy_on_both_sides_is_named(run, told):
+def test_a_stage_without_energy_on_both_sides_is_named(run, snapshot):
     run.standard()
     run.ran(Stage.REFERENCE, (1018, 1019), 30.0, time_s=0.5, **CARD)
     report = run.report()
     assert report.balance.left_out == ("reference",)
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_an_unknown_idle_draw_leaves_it_open(run, told):
+def test_an_unknown_idle_draw_leaves_it_open(run, snapshot):
     run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=9.0, **CARD)
     run.ran(Stage.REWARD, (1010, 1020), 100.0)
     report = run.report()
     assert (report.balance.idle_j, report.balance.net_j) == (None, None)
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_rows_that_the_exact_path_answered_save_nothing(run, told):
+def test_rows_that_the_exact_path_answered_save_nothing(run, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 100.0)
     run.ran(Stage.REWARD, (1010, 1011), 40.0, time_s=1.0, iteration=2, **CARD)
@@ -138,15 +138,15 @@ def test_rows_that_the_exact_path_answered_save_nothing(run, told):
     assert (c.gpu_would_j, c.card_j, c.saved_j) == pytest.approx((160.0, 70.0, 90.0))
     assert c.card_at_least
     assert report.balance.at_most
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_without_a_second_path_nothing_is_claimed(run, told):
+def test_without_a_second_path_nothing_is_claimed(run, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 20.0))
     run.ran(Stage.REWARD, (1000, 1010), 40.0, time_s=1.0, **CARD)
     report = run.report()
     assert report.balance is None
-    told(said(report))
+    snapshot(said(report))
 
 
 # ---------------------------------------------------------------- the run without the simulation
@@ -185,7 +185,7 @@ def test_a_slower_card_makes_the_run_longer(run):
     assert (t.modelled_waits_s, t.modelled_run_time_s) == pytest.approx((4.0, 6.0))
 
 
-def test_waits_without_a_modelled_time_stay_as_they_were(run, told):
+def test_waits_without_a_modelled_time_stay_as_they_were(run, snapshot):
     run.ran(Stage.REWARD, (1000, 1001), 1.0, time_s=1.0, **CARD)
     wait(run, 1001.0, 1.0)
     run.ran(Stage.REWARD, (1002, 1005), None, time_s=None, iteration=2, fault="X", **CARD)
@@ -194,7 +194,7 @@ def test_waits_without_a_modelled_time_stay_as_they_were(run, told):
     t = report.card_timeline
     assert (t.n_waits, t.n_kept) == (1, 1)
     assert t.modelled_run_time_s == pytest.approx(5.0)
-    told(said(report))
+    snapshot(said(report))
 
 
 def test_a_real_card_needs_no_such_statement(run):

@@ -76,7 +76,7 @@ def printed(c):
     return out.getvalue()
 
 
-def test_savings_are_those_of_the_totals(two, told):
+def test_savings_are_those_of_the_totals(two, snapshot):
     c = two({}, {"g_per_kwh": 100.0, "power_w": 50.0, "waited_s": 10, "memory": 2e9})
     energy, emitted = c.figure("energy"), c.figure(BY_AVERAGE)
     assert (energy.baseline, energy.other) == (pytest.approx(4000.0), pytest.approx(2000.0))
@@ -86,7 +86,7 @@ def test_savings_are_those_of_the_totals(two, told):
     assert (c.figure("waited").baseline, c.figure("waited").other) == (0.0, 10.0)
     assert not c.differences
     assert not c.refusals
-    told(printed(c))
+    snapshot(printed(c))
 
 
 def test_the_json_has_the_keys_of_published_comparisons(two):
@@ -103,7 +103,7 @@ def test_the_json_has_the_keys_of_published_comparisons(two):
     json.dumps(data, allow_nan=False)
 
 
-def test_an_accuracy_is_compared_item_by_item_with_its_error(two, told):
+def test_an_accuracy_is_compared_item_by_item_with_its_error(two, snapshot):
     worse = [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     c = two({}, {"right": worse})
     (scores,) = c.scores
@@ -114,7 +114,7 @@ def test_an_accuracy_is_compared_item_by_item_with_its_error(two, told):
     impact = comparison_data(c)["accuracy_impact"]
     assert impact["degradation_percentage"] == pytest.approx(12.5)
     assert impact["degradation_standard_error"] == pytest.approx(12.5)
-    told(verdict(c)[-1])
+    snapshot(verdict(c)[-1])
 
 
 def test_other_items_are_not_compared_in_pairs(two):
@@ -124,13 +124,13 @@ def test_other_items_are_not_compared_in_pairs(two):
     assert scores.difference_error > 0.25
 
 
-def test_runs_of_other_work_are_said_to_be(two, told):
+def test_runs_of_other_work_are_said_to_be(two, snapshot):
     c = two({}, {"steps": 4})
     assert comparison_data(c)["same_work"] is False
-    told(printed(c))
+    snapshot(printed(c))
 
 
-def test_figures_of_other_provenance_are_not_compared(two, told):
+def test_figures_of_other_provenance_are_not_compared(two, snapshot):
     c = two({}, {"provenance": MODELLED})
     energy = c.figure("energy")
     assert (energy.baseline_provenance, energy.other_provenance) == (MEASURED, MODELLED)
@@ -140,23 +140,23 @@ def test_figures_of_other_provenance_are_not_compared(two, told):
     assert data["energy_savings"]["reduction_kwh"] is None
     assert data["energy_savings"]["not_compared"] == energy.reason
     # No table of figures holds them.
-    told(printed(c))
+    snapshot(printed(c))
 
 
 @pytest.mark.parametrize("other", [{"scope": Scope.DIRECT}, {"told": MODELLED}])
-def test_grams_of_another_kind_are_not_compared(two, other, told):
+def test_grams_of_another_kind_are_not_compared(two, other, snapshot):
     # Energy that is modelled is the weakest: then the grams' own provenance is the same.
     alike = {"provenance": MODELLED, "told": Provenance.REPLAYED}
     c = two(alike, alike | other)
     assert c.figure(BY_AVERAGE).saved is None
     assert c.figure("energy").saved is not None
-    told(c.figure(BY_AVERAGE).reason)
+    snapshot(c.figure(BY_AVERAGE).reason)
 
 
-def test_what_is_missing_is_missing(two, told):
+def test_what_is_missing_is_missing(two, snapshot):
     c = two({"g_per_kwh": None}, {})
     assert comparison_data(c)["carbon_savings"]["reduction_kg"] is None
-    told(c.figure(BY_AVERAGE).reason)
+    snapshot(c.figure(BY_AVERAGE).reason)
 
 
 def test_it_is_printed_within_the_width_and_written(run_of):
@@ -181,13 +181,13 @@ def test_text_of_a_user_is_escaped(two):
     assert "\x1b" not in out.getvalue()
 
 
-def test_it_is_the_same_whoever_reads(run_of, told):
+def test_it_is_the_same_whoever_reads(run_of, snapshot):
     run = fill(run_of("a"))
     with LedgerReader(run.folder) as reader:
         assert reader.run().run_id == "r<1>"
     c = compare(read_summary(run.folder), read_summary(run.folder / "ledger.sqlite"))
     assert c.figure("energy").share == 0.0
-    told(said(c))
+    snapshot(said(c))
 
 
 # ---------------------------------------------------------------- work and instruments
@@ -218,9 +218,9 @@ def withheld(c):
     return {f.name for f in c.figures if f.saved is None and f.reason}
 
 
-def test_the_same_work_by_the_same_instruments_is_said_first(pair, told):
+def test_the_same_work_by_the_same_instruments_is_said_first(pair, snapshot):
     c = pair({}, {"power_w": 50.0})
-    told(said(c))
+    snapshot(said(c))
     assert c.figure("energy").share == pytest.approx(0.5)
     data = comparison_data(c)
     assert (data["same_work"], data["same_instruments"]) == (True, True)
@@ -238,26 +238,26 @@ def test_the_same_work_by_the_same_instruments_is_said_first(pair, told):
         {"source": "replay"},
     ],
 )
-def test_a_difference_that_explains_a_saving_leaves_no_saving(pair, other, told):
+def test_a_difference_that_explains_a_saving_leaves_no_saving(pair, other, snapshot):
     c = pair({}, {"power_w": 50.0, **other})
     assert {"energy", "energy per token", "mean power", "run time", BY_AVERAGE} <= withheld(c)
-    told(said(c))
+    snapshot(said(c))
     data = comparison_data(c)
     assert (data["same_work"] and data["same_instruments"]) is False
     assert data["energy_savings"]["reduction_percentage"] is None
     assert data["per_token"]["reduction_percentage"] is None
 
 
-def test_runs_of_another_amount_are_compared_per_token_alone(pair, told):
+def test_runs_of_another_amount_are_compared_per_token_alone(pair, snapshot):
     c = pair({}, {"steps": 4, "power_w": 50.0})
     assert {"energy", "mean power", "run time", BY_AVERAGE} <= withheld(c)
     rate = c.figure("energy per token")
     assert (rate.baseline, rate.other) == (pytest.approx(20.0), pytest.approx(5.0))
     assert c.figure("emissions per 1,000 tokens").share == pytest.approx(0.75)
-    told(said(c))
+    snapshot(said(c))
 
 
-def test_an_unfinished_run_is_compared_per_token_alone(run_of, told):
+def test_an_unfinished_run_is_compared_per_token_alone(run_of, snapshot):
     first = configured(run_of("a"))
     run = run_of("b")
     other = configured(run)
@@ -266,26 +266,26 @@ def test_an_unfinished_run_is_compared_per_token_alone(run_of, told):
     c = compare(read_summary(first), read_summary(other))
     assert "energy" in withheld(c)
     assert c.figure("energy per token").saved is not None
-    told(verdict(c)[0])
+    snapshot(verdict(c)[0])
 
 
-def test_runs_that_differ_in_their_seeds_alone_have_no_interval(pair, told):
+def test_runs_that_differ_in_their_seeds_alone_have_no_interval(pair, snapshot):
     c = pair({"text": "seed = 1"}, {"text": "seed = 2", "power_w": 90.0})
     assert c.likeness.same_work
     assert c.figure("energy").share == pytest.approx(0.1)
-    told(said(c))
-    told(said(compare(c.baseline, c.baseline)), "of one seed")
+    snapshot(said(c))
+    snapshot(said(compare(c.baseline, c.baseline)), "of one seed")
 
 
 @pytest.mark.parametrize("kind", [DeviceKind.GPU, DeviceKind.CPU])
-def test_another_host_explains_a_saving_of_its_processor_alone(pair, kind, told):
+def test_another_host_explains_a_saving_of_its_processor_alone(pair, kind, snapshot):
     c = pair({"kind": kind}, {"kind": kind, "host": "b"})
-    told(verdict(c)[1])
+    snapshot(verdict(c)[1])
     # GPUs of one profile that are read alike are alike, a host's processors are not known to be.
     assert ("energy" in withheld(c)) == (kind is DeviceKind.CPU)
 
 
-def test_the_joules_of_a_simulated_card_are_missed_where_one_run_alone_used_it(run_of, told):
+def test_the_joules_of_a_simulated_card_are_missed_where_one_run_alone_used_it(run_of, snapshot):
     first = configured(run_of("a"))
     run = fill(run_of("b"))
     run.ran(Stage.REWARD, (1030, 1031), 1.0, device="fpga0:u55c", provenance=MODELLED)
@@ -293,4 +293,4 @@ def test_the_joules_of_a_simulated_card_are_missed_where_one_run_alone_used_it(r
     assert run.ledger.flush()
     c = compare(read_summary(first), read_summary(run.folder))
     assert "energy" in withheld(c)
-    told(verdict(c)[1])
+    snapshot(verdict(c)[1])

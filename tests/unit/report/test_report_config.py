@@ -27,14 +27,14 @@ def recorded(run, **kwargs) -> None:
     run.recorded_config(config_toml(validate_config(kwargs)))
 
 
-def test_the_ledger_s_config_stands_whatever_the_file_says(run, told):
+def test_the_ledger_s_config_stands_whatever_the_file_says(run, snapshot):
     run.standard()
     recorded(run, seed=7, accounting={"pue": 1.5, "intensity_g_per_kwh": 400.0})
     run.config(seed=8, accounting={"pue": 1.0, "intensity_g_per_kwh": 1.0})
     report = run.report()
     assert (report.head.seed, report.spending.accounting.pue) == (7, 1.5)
     remark = report.head.config_remark
-    told(remark)
+    snapshot(remark)
     for shown in written(run):
         assert remark in " ".join(shown.split())
         assert "seed 8" not in shown
@@ -76,14 +76,14 @@ def test_the_file_stands_in_for_an_empty_record(run):
     assert (report.head.seed, report.head.config_remark) == (9, None)
 
 
-def test_a_recorded_config_that_cannot_be_read_is_told(run, told):
+def test_a_recorded_config_that_cannot_be_read_is_told(run, snapshot):
     run.standard()
     run.recorded_config("seed = -1")
     run.config(seed=9)
     report = run.report()
     assert report.head.seed is None
     (gap,) = [m for m in report.missing if "config" in m]
-    told(gap)
+    snapshot(gap)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_recorded_config_that_cannot_be_read_is_told(run, told):
         {"intensity_g_per_kwh": 50, "source": "my grid, 2025"},
     ],
 )
-def test_the_page_names_a_source_only_for_the_factors_that_it_is_of(run, accounting, told):
+def test_the_page_names_a_source_only_for_the_factors_that_it_is_of(run, accounting, snapshot):
     run.stated(**accounting)
     run.standard()
     recorded(run, accounting=accounting)
     (note,) = [note for note in run.report().notes if "Source:" in note]
-    told(note)
+    snapshot(note)
     page, _ = written(run)
     assert note in page.replace("\u00a0", " ")
 
@@ -110,7 +110,7 @@ def test_the_page_names_a_source_only_for_the_factors_that_it_is_of(run, account
 @pytest.mark.parametrize(
     ("intensity", "doubted"), [(0.38, True), (4.9, True), (0.0, False), (5.0, False), (450, False)]
 )
-def test_an_intensity_that_no_grid_has_is_doubted(run, intensity, doubted, told):
+def test_an_intensity_that_no_grid_has_is_doubted(run, intensity, doubted, snapshot):
     accounting = {"intensity_g_per_kwh": intensity, "source": "mine"}
     run.stated(**accounting)
     run.standard()
@@ -118,7 +118,7 @@ def test_an_intensity_that_no_grid_has_is_doubted(run, intensity, doubted, told)
     found = [m for m in run.report().missing if "intensity_g_per_kwh" in m]
     assert len(found) == doubted
     for gap in found:
-        told(gap)
+        snapshot(gap)
         assert all(gap in " ".join(shown.split()) for shown in written(run))
 
 
@@ -144,7 +144,7 @@ def attached(run):
     return run
 
 
-def test_an_attached_run_shows_its_trainer_and_no_default(attached, told):
+def test_an_attached_run_shows_its_trainer_and_no_default(attached, snapshot):
     attached.ledger.event("start", "training from step 0 of 500")
     attached.standard()
     head = attached.report().head
@@ -156,10 +156,10 @@ def test_an_attached_run_shows_its_trainer_and_no_default(attached, told):
             assert own in shown
         for default in ("arithmetic", "of 60", "seed"):
             assert default not in shown
-    told(text)
+    snapshot(text)
 
 
-def test_the_newest_word_of_the_trainer_is_its_plan(attached, told):
+def test_the_newest_word_of_the_trainer_is_its_plan(attached, snapshot):
     attached.ledger.event("start", "training from step 0 of 500")
     attached.resume(2000.0, from_step=100)
     attached.ledger.event("resume", "training from step 100 of 700")
@@ -168,7 +168,7 @@ def test_the_newest_word_of_the_trainer_is_its_plan(attached, told):
     attached.ledger.close()
     report = attached.report()
     assert report.head.n_steps_planned == 700
-    told("\n".join(report.verdict))
+    snapshot("\n".join(report.verdict))
 
 
 def test_an_attached_run_without_a_word_of_the_trainer_has_no_plan(attached):

@@ -197,7 +197,7 @@ def test_the_energy_so_far_is_that_of_the_readings_a_curve_for_each_provenance(r
     assert joules[-1] == pytest.approx(report.spending.columns[0].energy_j, rel=0.02)
 
 
-def test_readings_that_stop_half_way_make_the_energy_so_far_a_bound(run, told):
+def test_readings_that_stop_half_way_make_the_energy_so_far_a_bound(run, snapshot):
     run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0))
     run.power("gpu0", range(1000, 1030), 100.0)
     shifting(run)
@@ -205,7 +205,7 @@ def test_readings_that_stop_half_way_make_the_energy_so_far_a_bound(run, told):
     run.chose(1030.0, Command.RUN, Why.CLEAN)
     course = ended(run).course
     assert course.energy[0].at_least
-    told("\n".join(lanes(course, 80, "GPU", has_blocks=True)))
+    snapshot("\n".join(lanes(course, 80, "GPU", has_blocks=True)))
 
 
 @pytest.mark.parametrize("every", [10, 50])
@@ -265,10 +265,10 @@ def test_the_lanes_tell_what_held_when(shown):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_the_terminal_has_lanes_and_a_line_for_each_stretch(shown, encoding, told):
+def test_the_terminal_has_lanes_and_a_line_for_each_stretch(shown, encoding, snapshot):
     text = terminal(shown, encoding=encoding)
     assert max(map(len, text.splitlines())) <= 100
-    told(text[: text.index("\nStages\n")])
+    snapshot(text[: text.index("\nStages\n")])
 
 
 def test_a_reason_is_cut_to_its_line_and_whole_in_the_table(run):
@@ -311,17 +311,17 @@ def test_a_run_that_decided_nothing_has_nothing_to_compare(run):
     assert "What was saved" not in terminal(report)
 
 
-def test_placement_is_held_against_never_offloading(run, told):
+def test_placement_is_held_against_never_offloading(run, snapshot):
     run.standard()
     report = run.report()
     placed, *others = report.savings
     assert (placed.what, placed.saved) == ("placement", report.balance.net_j)
     assert placed.provenance is report.balance.provenance
     assert [one.applies for one in others] == [False, False]
-    told("\n".join(map(saving_words, report.savings)))
+    snapshot("\n".join(map(saving_words, report.savings)))
 
 
-def test_the_placement_line_counts_the_pauses_of_the_card(run, told):
+def test_the_placement_line_counts_the_pauses_of_the_card(run, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", 1.0))
     run.ran(Stage.REWARD, (1000, 1010), 40.0, **(CARD | {"time_s": 9.0}))
     run.ran(Stage.REWARD, (1010, 1020), 100.0)
@@ -329,25 +329,25 @@ def test_the_placement_line_counts_the_pauses_of_the_card(run, told):
     run.chose(1050.0, Command.RUN, Why.CLEAN)
     saved = saving(run.report(), "placement")
     assert saved.saved == pytest.approx(19.0)
-    told(saving_words(saved))
+    snapshot(saving_words(saved))
 
 
-def test_placement_of_a_stage_that_cannot_be_compared_is_not_left_out_in_silence(run, told):
+def test_placement_of_a_stage_that_cannot_be_compared_is_not_left_out_in_silence(run, snapshot):
     run.standard()
     run.ran(Stage.REFERENCE, (1018, 1019), 30.0, **CARD)
     saved = saving(run.report(), "placement")
     assert saved.saved is None
-    told(saving_words(saved))
+    snapshot(saving_words(saved))
 
 
-def test_placement_without_energy_on_both_sides_says_why(run, told):
+def test_placement_without_energy_on_both_sides_says_why(run, snapshot):
     run.ran(Stage.REWARD, (1010, 1012), None, **CARD)
     run.ran(Stage.REWARD, (1012, 1013), 80.0)
     run.clock(1012.0)
     run.ledger.barrier(BarrierWait(1, Stage.REWARD, 1.5, 10, 0, 0))
     saved = saving(ended(run), "placement")
     assert saved.saved is None
-    told(saving_words(saved))
+    snapshot(saving_words(saved))
 
 
 def trained_both(run, fp8_j, n_own=7, first_j=100.0, own_j=100.0):
@@ -360,7 +360,7 @@ def trained_both(run, fp8_j, n_own=7, first_j=100.0, own_j=100.0):
 
 
 @pytest.mark.parametrize("fp8_j", [60.0, 150.0])
-def test_gears_are_held_against_the_first_gear_and_width(run, fp8_j, told):
+def test_gears_are_held_against_the_first_gear_and_width(run, fp8_j, snapshot):
     trained_both(run, fp8_j)
     report = ended(run)
     fixed = report.training_stage.fixed
@@ -371,7 +371,7 @@ def test_gears_are_held_against_the_first_gear_and_width(run, fp8_j, told):
     # What they would have drawn was never measured, and FP8 was not there.
     saved = saving(report, "gears and workers")
     assert (saved.saved, saved.provenance) == (fixed.saved_j, Provenance.MODELLED)
-    told(saving_words(saved))
+    snapshot(saving_words(saved))
 
 
 def test_a_first_step_that_took_long_makes_no_saving(run):
@@ -381,12 +381,12 @@ def test_a_first_step_that_took_long_makes_no_saving(run):
     assert fixed.saved_j == pytest.approx(-300.0)
 
 
-def test_a_few_steps_are_no_price_of_all_others(run, told):
+def test_a_few_steps_are_no_price_of_all_others(run, snapshot):
     trained_both(run, 60.0, n_own=2)
     report = ended(run)
     saved = saving(report, "gears and workers")
     assert (saved.saved, report.training_stage.fixed.n_steps) == (None, 1)
-    told(saving_words(saved))
+    snapshot(saving_words(saved))
 
 
 def test_what_measuring_the_gears_drew_counts_against_them(run):
@@ -411,7 +411,7 @@ def test_measurements_without_an_energy_make_a_bound(run):
     assert (saved.bound.strip(), saved.saved) == ("at most", pytest.approx(90.0))
 
 
-def test_changes_of_the_workers_make_a_bound_and_are_named(run, told):
+def test_changes_of_the_workers_make_a_bound_and_are_named(run, snapshot):
     for i in range(1, 8):
         train(run, 1000.0 + 2 * i, i, None, width=1, energy_j=100.0)
     for i in range(8, 11):
@@ -420,7 +420,7 @@ def test_changes_of_the_workers_make_a_bound_and_are_named(run, told):
     assert report.training_stage.fixed.n_changes == 1
     saved = saving(report, "gears and workers")
     assert (saved.bound.strip(), saved.saved) == ("at least", pytest.approx(-150.0))
-    told(saving_words(saved))
+    snapshot(saving_words(saved))
 
 
 def test_without_an_energy_of_the_first_gear_nothing_is_said_of_gears(run):
@@ -433,7 +433,7 @@ def test_without_an_energy_of_the_first_gear_nothing_is_said_of_gears(run):
 
 
 @pytest.mark.parametrize(("dirty", "clean"), [(100.0, 10.0), (10.0, 100.0)])
-def test_timing_is_held_against_the_same_joules_at_the_mean_intensity(run, dirty, clean, told):
+def test_timing_is_held_against_the_same_joules_at_the_mean_intensity(run, dirty, clean, snapshot):
     run.config(accounting={"pue": 1.0})
     run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 30.0))
     run.power("gpu0", range(1000, 1020), 10.0)
@@ -452,14 +452,14 @@ def test_timing_is_held_against_the_same_joules_at_the_mean_intensity(run, dirty
     saved = saving(report, "timing")
     assert saved.saved == outcome.net_at_mean_g
     assert (saved.saved > 0) == (dirty > clean)
-    told(saving_words(saved))
+    snapshot(saving_words(saved))
 
 
-def test_timing_without_an_intensity_says_why(run, told):
+def test_timing_without_an_intensity_says_why(run, snapshot):
     run.chose(1000.5, Command.PAUSE, Why.DIRTY)
     run.chose(1020.0, Command.RUN, Why.CLEAN)
     train(run, 1021.0, 1, None, width=None)
     run.heard(1022.0, None)
     saved = saving(ended(run), "timing")
     assert (saved.saved, saved.applies) == (None, True)
-    told(saving_words(saved))
+    snapshot(saving_words(saved))

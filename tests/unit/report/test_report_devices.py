@@ -26,7 +26,7 @@ def cells(report, device_id="gpu0"):
     return dict(zip(made.columns, row, strict=True))
 
 
-def test_devices_read_together_have_the_gap_of_both(run, told):
+def test_devices_read_together_have_the_gap_of_both(run, snapshot):
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.ledger.device(DeviceRecord("gpu1", "h100", MEASURED, "nvml", 30.0))
     joint = {"meters": ("gpu0", "gpu1"), "counter_j": 100.0, "integral_j": 80.0}
@@ -35,15 +35,15 @@ def test_devices_read_together_have_the_gap_of_both(run, told):
     for device_id in ("gpu0", "gpu1"):
         found = telemetry(report, device_id)
         assert (round(found.counter_gap, 6), found.n_counter_gap) == (-0.2, 1)
-        told(cells(report, device_id)["integral against counter"], device_id)
+        snapshot(cells(report, device_id)["integral against counter"], device_id)
 
 
-def test_a_counter_of_nought_joules_is_said_to_be_so(run, told):
+def test_a_counter_of_nought_joules_is_said_to_be_so(run, snapshot):
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     run.ran(Stage.GENERATION, (1000, 1010), 80.0, counter_j=0.0, integral_j=80.0)
     report = run.report()
     assert telemetry(report).counter_gap is None
-    told(cells(report)["integral against counter"])
+    snapshot(cells(report)["integral against counter"])
 
 
 def test_idle_power_is_named_as_a_figure_of_the_profile(run):
@@ -73,14 +73,14 @@ def foreign(run, factor=1.7):
     run.ran(Stage.ACTOR_TRAIN, (1003, 1005), 600.0, **late)
 
 
-def test_what_a_counter_of_something_else_had_booked_is_booked_anew_and_said(run, told):
+def test_what_a_counter_of_something_else_had_booked_is_booked_anew_and_said(run, snapshot):
     foreign(run)
     report = run.report()
     assert [row.energy_j for row in report.stages] == [600.0, 600.0]
     known_j = sum(p.energy_j for p in report.spending.parts if p.energy_j is not None)
     assert known_j == pytest.approx(300.0 * 19.0, rel=0.06)
     (doubt,) = (line for line in report.missing if "counter" in line)
-    told(doubt)
+    snapshot(doubt)
     out = io.StringIO()
     print_report(report, Console(file=out))
     for text in (out.getvalue(), render_html(report), render_json(report)):
@@ -100,14 +100,14 @@ def test_a_counter_that_shares_executions_with_a_foreign_one_is_not_said_to_be_u
 
 @pytest.mark.parametrize(("counter_j", "is_doubtful"), [(800.0, True), (600.0, False)])
 def test_a_counter_that_is_used_against_its_power_readings_is_doubtful(
-    run, counter_j, is_doubtful, told
+    run, counter_j, is_doubtful, snapshot
 ):
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", 30.0))
     both = {"counter_j": counter_j, "integral_j": 580.0}
     run.ran(Stage.GENERATION, (1001, 1006), counter_j, method="counter", **both)
     lines = [line for line in run.report().missing if "energy counter" in line]
     assert len(lines) == is_doubtful
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,12 @@ def test_a_counter_that_is_used_against_its_power_readings_is_doubtful(
         ("rapl:package-0", DeviceKind.CPU, 0),
     ],
 )
-def test_what_a_modelled_processors_power_leaves_out_is_said_once(run, source, kind, n_said, told):
+def test_what_a_modelled_processors_power_leaves_out_is_said_once(
+    run, source, kind, n_said, snapshot
+):
     for device_id in ("cpu0", "cpu1"):
         record = DeviceRecord(device_id, "host", Provenance.MODELLED, source, 7.0, kind=kind)
         run.ledger.device(record)
     lines = [line for line in run.report().missing if "modelled" in line]
     assert len(lines) == n_said
-    told("\n".join(lines))
+    snapshot("\n".join(lines))

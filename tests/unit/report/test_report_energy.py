@@ -86,7 +86,7 @@ def test_a_wait_in_which_the_device_works_is_no_barrier_waste(run):
     assert part(report, "gpu0", "barrier wait").time_s == pytest.approx(1.5)
 
 
-def test_stage_rows_and_comparison_by_hand(run, told):
+def test_stage_rows_and_comparison_by_hand(run, snapshot):
     run.standard()
     report = run.report()
     reward_gpu, reward_card = (r for r in report.stages if r.stage is Stage.REWARD)
@@ -104,7 +104,7 @@ def test_stage_rows_and_comparison_by_hand(run, told):
     assert by_stage[Stage.REWARD].saved_j == pytest.approx(40.0)
     assert by_stage[Stage.GENERATION].ratio is None
     assert report.balance.net_j == pytest.approx(-320.0)
-    told(by_stage[Stage.GENERATION].sentence)
+    snapshot(by_stage[Stage.GENERATION].sentence)
 
 
 def test_spread_of_edi(run):
@@ -145,7 +145,7 @@ def test_readings_tell_the_rest_of_a_device(run, counter, expected_rest_j):
     assert column(report, "measured").energy_j == pytest.approx(1680 + expected_rest_j)
 
 
-def test_missing_energy_is_never_zero(run, told):
+def test_missing_energy_is_never_zero(run, snapshot):
     run.config()
     run.standard()
     run.ran(Stage.ACTOR_TRAIN, (1018, 1019), None, iteration=2)
@@ -159,12 +159,12 @@ def test_missing_energy_is_never_zero(run, told):
     together = column(report, "together")
     assert together.at_least
     assert report.spending.covered_share == pytest.approx(4 / 5)
-    told("\n".join([*report.verdict, *report.missing]))
+    snapshot("\n".join([*report.verdict, *report.missing]))
     missing = next(p for p in report.spending.parts if p.provenance is None)
     assert missing.energy_j is None
 
 
-def test_a_call_without_energy_on_a_read_device_is_in_its_readings(run, told):
+def test_a_call_without_energy_on_a_read_device_is_in_its_readings(run, snapshot):
     run.standard()
     run.power("gpu0", range(1000, 1020), 100.0)
     run.ran(Stage.ACTOR_TRAIN, (1018, 1019), None)
@@ -172,7 +172,7 @@ def test_a_call_without_energy_on_a_read_device_is_in_its_readings(run, told):
     measured = column(report, "measured")
     assert measured.energy_j == pytest.approx(2000.0)
     assert not measured.at_least
-    told("\n".join(report.spending.gaps))
+    snapshot("\n".join(report.spending.gaps))
 
 
 def test_nothing_known_at_all(run):
@@ -184,27 +184,27 @@ def test_nothing_known_at_all(run):
     assert report.spending.columns == ()
 
 
-def test_unknown_idle_power_makes_a_lower_bound(run, told):
+def test_unknown_idle_power_makes_a_lower_bound(run, snapshot):
     run.ran(Stage.GENERATION, (1000, 1001), 10.0)
     report = run.report()
     assert column(report, "measured").at_least
-    told("\n".join(report.spending.gaps))
+    snapshot("\n".join(report.spending.gaps))
 
 
-def test_readings_below_the_executions_claim_nothing(run, told):
+def test_readings_below_the_executions_claim_nothing(run, snapshot):
     run.standard()
     run.power("gpu0", range(1000, 1020), 50.0)
     report = run.report()
     assert part(report, "gpu0", "beside stages").energy_j is None
-    told("\n".join(report.spending.gaps))
+    snapshot("\n".join(report.spending.gaps))
 
 
-def test_sparse_readings_make_a_lower_bound(run, told):
+def test_sparse_readings_make_a_lower_bound(run, snapshot):
     run.standard()
     # The last reading, at 1015.5, holds for 2 s.
     run.power("gpu0", range(1000, 1016), 100.0)
     report = run.report()
-    told("\n".join(report.spending.gaps))
+    snapshot("\n".join(report.spending.gaps))
     assert column(report, "measured").at_least
 
 

@@ -137,12 +137,12 @@ def test_a_counter_that_starts_again_above_its_old_value_is_seen_by_the_loss(run
     assert found.readings.n_breaks == 1
 
 
-def test_a_dead_counter_gives_way_to_the_power_readings(run, told):
+def test_a_dead_counter_gives_way_to_the_power_readings(run, snapshot):
     poll(run, every(0.5), counter_j=lambda _: 5e6)
     found = ended(run)
     assert found.energy_j == pytest.approx(30_000.0)
     assert found.readings.stopped_s == pytest.approx(99.5)
-    told(found.remark)
+    snapshot(found.remark)
 
 
 def test_a_counter_that_dies_on_the_way_gives_way_from_there(run):
@@ -166,7 +166,7 @@ def test_a_counter_of_a_device_without_power_may_stand_still(run):
     assert (found.energy_j, found.remark) == (0.0, None)
 
 
-def test_counter_and_power_that_contradict_each_other_give_no_energy(run, told):
+def test_counter_and_power_that_contradict_each_other_give_no_energy(run, snapshot):
     poll(run, every(0.5), counter_j=lambda t: 10.0 * (t - 1000))
     found = ended(run)
     assert found.energy_j is None
@@ -174,7 +174,7 @@ def test_counter_and_power_that_contradict_each_other_give_no_energy(run, told):
     report = run.report()
     (part,) = report.spending.parts
     assert (part.energy_j, part.at_least) == (None, True)
-    told("\n".join(report.missing))
+    snapshot("\n".join(report.missing))
 
 
 def test_the_counter_of_a_model_is_not_judged(run):
@@ -183,14 +183,14 @@ def test_the_counter_of_a_model_is_not_judged(run):
     assert ended(run).energy_j == pytest.approx(995.0 + 150.0)
 
 
-def test_a_remark_alone_makes_no_lower_bound(run, told):
+def test_a_remark_alone_makes_no_lower_bound(run, snapshot):
     run.ledger.device(DeviceRecord("gpu0", "h100", MEASURED, "nvml", None))
     poll(run, every(0.5), counter_j=lambda t: 300.0 * (t - (1000 if t < 1030 else 1030)))
     ended(run)
     report = run.report()
     (column,) = report.spending.columns
     assert (column.energy_j, column.at_least) == (pytest.approx(30_000.0), False)
-    told("\n".join(report.missing))
+    snapshot("\n".join(report.missing))
 
 
 # ---------------------------------------------------------------- the whole run against its ring

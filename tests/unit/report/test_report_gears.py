@@ -108,14 +108,14 @@ def test_steps_stand_by_gear_with_their_tokens_time_and_energy(run):
     assert facts.token_shares() == pytest.approx({BF16: 0.75, FP8: 0.25})
 
 
-def test_a_simulated_gear_says_that_it_saved_nothing_and_is_not_called_fp8(run, told):
+def test_a_simulated_gear_says_that_it_saved_nothing_and_is_not_called_fp8(run, snapshot):
     config(run)
     steps(run, [BF16, SIMULATED])
     report = ended(run)
     assert [(r.gear, r.simulated) for r in report.training_stage.rows] == [
         (BF16, False), (SIMULATED, True),
     ]  # fmt: skip
-    told(terminal(report))
+    snapshot(terminal(report))
     page = render_html(report).replace("\u00a0", " ")
     assert all(remark in page for remark in remarks(report).splitlines())
     rows = json.loads(render_json(report))["training_stage"]["rows"]
@@ -178,7 +178,7 @@ def test_the_begin_of_an_attempt_is_no_shift_and_no_usual_step(run):
     assert (shifts.n, shifts.n_timed, shifts.median_extra_s) == (1, 0, None)
 
 
-def test_a_redone_step_counts_to_the_gear_it_ended_in_and_prices_none(run, told):
+def test_a_redone_step_counts_to_the_gear_it_ended_in_and_prices_none(run, snapshot):
     config(run)
     steps(run, [BF16, FP8])
     # Two micro-batches: the first is recorded in the gear in which the step overflowed.
@@ -192,7 +192,7 @@ def test_a_redone_step_counts_to_the_gear_it_ended_in_and_prices_none(run, told)
     assert (bf16.j_per_token, bf16.tokens_per_s) == pytest.approx((0.5, 100.0))
     assert (fp8.n_tokens, fp8.n_redone) == (200, 0)
     assert report.training_stage.n_redone == 1
-    told(remarks(report))
+    snapshot(remarks(report))
 
 
 def test_a_skipped_step_is_not_counted_as_redone(run):
@@ -220,7 +220,7 @@ def test_without_gears_there_is_nothing_to_hold_noise_against():
     assert GearsConfig().reference is None
 
 
-def test_forward_passes_for_old_log_probs_are_in_no_row_and_told(run, told):
+def test_forward_passes_for_old_log_probs_are_in_no_row_and_told(run, snapshot):
     config(run)
     # The second half of the steps is in FP8, and each step has a forward pass before it.
     steps(run, [BF16, BF16, FP8, FP8])
@@ -241,20 +241,20 @@ def test_forward_passes_for_old_log_probs_are_in_no_row_and_told(run, told):
     assert [r.j_per_token for r in facts.rows] == pytest.approx([0.5, 0.5])
     passes = facts.old_log_probs
     assert (passes.n, passes.time_s, passes.n_with_energy, passes.energy_j) == (4, 4.0, 3, 210.0)
-    told(remarks(report))
+    snapshot(remarks(report))
 
 
-def test_where_forward_passes_tell_no_time_and_no_energy_they_are_counted(run, told):
+def test_where_forward_passes_tell_no_time_and_no_energy_they_are_counted(run, snapshot):
     config(run)
     steps(run, [BF16, FP8])
     run.ran(Stage.ACTOR_TRAIN, (1008, 1009), None, n_output_tokens=0, time_s=None)
     report = ended(run)
     passes = report.training_stage.old_log_probs
     assert (passes.n, passes.time_s, passes.energy_j) == (1, None, None)
-    told(remarks(report))
+    snapshot(remarks(report))
 
 
-def test_measurements_within_a_step_are_told_to_be_in_its_row(run, told):
+def test_measurements_within_a_step_are_told_to_be_in_its_row(run, snapshot):
     config(run)
     steps(run, [BF16, FP8, BF16])
     for n in (1, 3):
@@ -262,10 +262,10 @@ def test_measurements_within_a_step_are_told_to_be_in_its_row(run, told):
     report = ended(run)
     m = report.training_stage.measurements
     assert (m.n, m.n_inside, m.time_s, m.energy_j) == (2, 2, 2.0, None)
-    told("\n".join([remarks(report), *gear_notes(report.training_stage)]))
+    snapshot("\n".join([remarks(report), *gear_notes(report.training_stage)]))
 
 
-def test_measurements_of_both_kinds_are_told_apart(run, told):
+def test_measurements_of_both_kinds_are_told_apart(run, snapshot):
     config(run)
     steps(run, [BF16, FP8, BF16])
     run.ran(Stage.ACTOR_TRAIN, (1008, 1010), 70.0, iteration=1, tokens=0)
@@ -273,19 +273,19 @@ def test_measurements_of_both_kinds_are_told_apart(run, told):
         run.ledger.metric(n, "gear_measurement_s", 1.0)
     report = ended(run)
     assert report.training_stage.measurements.n_inside == 1
-    told(remarks(report))
+    snapshot(remarks(report))
 
 
-def test_retired_and_barred_gears_are_named_with_the_reason(run, told):
+def test_retired_and_barred_gears_are_named_with_the_reason(run, snapshot):
     config(run)
     steps(run, [BF16, FP8])
     for kind, detail in ((FaultKind.GEAR_RETIRED, "FP8 is not chosen any more: 3 steps"),
                          (FaultKind.GEAR_BARRED, "too far from the rollout's")):  # fmt: skip
         run.ledger.fault(FaultEvent(2, kind, "actor_train", detail))
-    told(remarks(ended(run)))
+    snapshot(remarks(ended(run)))
 
 
-def test_measurements_are_in_no_row_and_their_cost_is_told(run, told):
+def test_measurements_are_in_no_row_and_their_cost_is_told(run, snapshot):
     config(run)
     steps(run, [BF16, FP8])
     run.ran(Stage.ACTOR_TRAIN, (1008, 1010), 70.0, iteration=1, tokens=0)
@@ -299,29 +299,29 @@ def test_measurements_are_in_no_row_and_their_cost_is_told(run, told):
     m = facts.measurements
     assert (m.n, m.time_s, m.energy_j, m.energy_provenance) == (1, 1.9, 70.0, MEASURED)
     assert facts.accuracy == (GearAccuracy(FP8, 1.25, 2, 1.02, 1, 1.05, BF16),)
-    told("\n".join([remarks(report), *gear_notes(facts)]))
+    snapshot("\n".join([remarks(report), *gear_notes(facts)]))
 
 
 # ---------------------------------------------------------------- limits
 
 
-def test_the_cap_on_the_share_binds_and_is_named(run, told):
+def test_the_cap_on_the_share_binds_and_is_named(run, snapshot):
     config(run, {"low_share": 0.4})
     steps(run, [BF16, BF16, BF16, FP8])
     report = ended(run)
     low = report.training_stage.low
     assert (low.share, low.limit, low.binds) == (0.25, 0.4, ShareLimit.SHARE)
-    told(remarks(report))
+    snapshot(remarks(report))
 
 
-def test_the_budget_on_the_noise_binds_where_it_allows_less(run, told):
+def test_the_budget_on_the_noise_binds_where_it_allows_less(run, snapshot):
     config(run, {"low_share": 0.9}, noise_budget=0.05)
     steps(run, [BF16, FP8])
     run.ledger.metric(2, "gradient_noise_ratio_FP8", 1.1)
     report = ended(run)
     low = report.training_stage.low
     assert (low.limit, low.binds) == (pytest.approx(0.05 / 0.21), ShareLimit.NOISE)
-    told(remarks(report))
+    snapshot(remarks(report))
 
 
 @pytest.mark.parametrize("cap", [0.3, 1.0])
@@ -348,7 +348,7 @@ def test_the_limit_is_that_which_the_run_kept_to(run, cap, budget, ratio):
 
 
 def test_a_table_of_the_config_is_named_and_with_a_simulated_gear_it_is_a_rehearsal(
-    run, tmp_path, told
+    run, tmp_path, snapshot
 ):
     path = tmp_path / "table.toml"
     path.write_text(TABLE)
@@ -356,25 +356,25 @@ def test_a_table_of_the_config_is_named_and_with_a_simulated_gear_it_is_a_rehear
     steps(run, [BF16, SIMULATED])
     report = ended(run)
     assert report.training_stage.table.provenance is Provenance.PUBLISHED
-    told(remarks(report))
+    snapshot(remarks(report))
     path.unlink()
     gone = run.report()
     assert gone.training_stage.table.provenance is None
-    told(remarks(gone), "without the file")
+    snapshot(remarks(gone), "without the file")
 
 
-def test_a_table_with_real_gears_is_no_rehearsal(run, tmp_path, told):
+def test_a_table_with_real_gears_is_no_rehearsal(run, tmp_path, snapshot):
     path = tmp_path / "table.toml"
     path.write_text(TABLE)
     config(run, {"table": str(path)})
     steps(run, [BF16, FP8])
-    told(remarks(ended(run)))
+    snapshot(remarks(ended(run)))
 
 
 # ---------------------------------------------------------------- widths, decisions, deadline
 
 
-def test_changes_of_the_width_and_what_they_took(run, told):
+def test_changes_of_the_width_and_what_they_took(run, snapshot):
     run.config()
     steps(run, [None, None])
     steps(run, [None, None], first=3, width=2)
@@ -391,10 +391,10 @@ def test_changes_of_the_width_and_what_they_took(run, told):
     w = facts.widths
     assert (w.n, w.n_timed, w.total_s, w.median_s, w.most_s) == (2, 2, 12.0, 6.0, 8.5)
     assert facts.low is None
-    told(remarks(report))
+    snapshot(remarks(report))
 
 
-def test_decisions_show_gear_and_width_and_are_counted(run, told):
+def test_decisions_show_gear_and_width_and_are_counted(run, snapshot):
     config(run)
     run.chose(1000.0, Command.RUN, Why.TIMING)
     run.chose(1001.0, Command.RUN, Why.PRICED, gear=Gear.FP8, width=2)
@@ -414,14 +414,14 @@ def test_decisions_show_gear_and_width_and_are_counted(run, told):
     words = choices_words(report.training_stage)
     assert words in " ".join(terminal(report).split())
     assert words in render_html(report)
-    told("\n".join(pauses_lines(report.pauses, 100, words)))
+    snapshot("\n".join(pauses_lines(report.pauses, 100, words)))
 
 
 @pytest.mark.parametrize(
     ("deadline_s", "n_steps", "is_kept"),
     [(1150.0, 6, True), (1070.0, 6, False), (1150.0, 4, False)],
 )
-def test_the_deadline_is_that_of_the_last_decision(run, deadline_s, n_steps, is_kept, told):
+def test_the_deadline_is_that_of_the_last_decision(run, deadline_s, n_steps, is_kept, snapshot):
     from tests.unit.report.conftest import UNIX_S
 
     config(run, {"controller": "stochastic", "slack": 2.0})
@@ -437,7 +437,7 @@ def test_the_deadline_is_that_of_the_last_decision(run, deadline_s, n_steps, is_
     (*_, words) = gear_verdict(report.training_stage)
     assert words in report.verdict
     assert words in remarks(report)
-    told(words)
+    snapshot(words)
 
 
 def test_a_run_without_an_end_has_not_kept_its_deadline_yet(run):
@@ -488,7 +488,7 @@ def test_a_run_in_one_gear_has_no_plot(run):
 # ---------------------------------------------------------------- handed on
 
 
-def test_another_mix_of_gears_is_a_difference_of_two_runs(run_of, told):
+def test_another_mix_of_gears_is_a_difference_of_two_runs(run_of, snapshot):
     summaries = []
     for name, gears in (("a", [BF16] * 4), ("b", [BF16, SIMULATED, SIMULATED, BF16])):
         run = run_of(name)
@@ -498,12 +498,12 @@ def test_another_mix_of_gears_is_a_difference_of_two_runs(run_of, told):
         summaries.append(read_summary(run.folder))
     found = compare(*summaries)
     (difference,) = found.differences
-    told(difference)
+    snapshot(difference)
     assert any(difference in sentence for sentence in verdict(found))
     assert compare(summaries[1], summaries[1]).differences == ()
 
 
-def test_another_number_of_workers_is_a_difference_of_two_runs(run_of, told):
+def test_another_number_of_workers_is_a_difference_of_two_runs(run_of, snapshot):
     summaries = []
     for name, width in (("a", 1), ("b", 2)):
         run = run_of(name)
@@ -512,15 +512,15 @@ def test_another_number_of_workers_is_a_difference_of_two_runs(run_of, told):
         ended(run)
         summaries.append(read_summary(run.folder))
     (difference,) = compare(*summaries).differences
-    told(difference)
+    snapshot(difference)
 
 
-def test_the_model_card_and_the_footprint_name_the_formats(run, told):
+def test_the_model_card_and_the_footprint_name_the_formats(run, snapshot):
     config(run)
     steps(run, [BF16, BF16, BF16, SIMULATED])
     ended(run)
     card = model_card(read_summary(run.folder))
-    told("\n".join(line for line in card.splitlines() if BF16 in line))
+    snapshot("\n".join(line for line in card.splitlines() if BF16 in line))
     with LedgerReader(run.folder) as reader:
         footprint = json.loads(
             footprint_texts(reader, read_config(reader.run(), run.folder))[FOOTPRINT_FILE]

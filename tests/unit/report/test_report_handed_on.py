@@ -173,7 +173,7 @@ def test_the_files_lie_in_the_run_folder_and_beside_the_weights(run, tmp_path):
     assert all(path.stat().st_size for path in written)
 
 
-def test_a_disk_that_is_full_costs_a_warning(run, monkeypatch, caplog, told):
+def test_a_disk_that_is_full_costs_a_warning(run, monkeypatch, caplog, snapshot):
     waits(run)
 
     def full(path, text):
@@ -181,22 +181,22 @@ def test_a_disk_that_is_full_costs_a_warning(run, monkeypatch, caplog, told):
 
     monkeypatch.setattr("ecorl.report.sharing.files.write_whole", full)
     assert write_footprint(run.folder) == []
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
 
 
-def test_a_record_that_is_gone_costs_a_warning(tmp_path, caplog, told):
+def test_a_record_that_is_gone_costs_a_warning(tmp_path, caplog, snapshot):
     assert write_footprint(tmp_path) == []
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
 
 
 # ---------------------------------------------------------------- texts
 
 
-def test_the_model_card_has_metadata_and_a_section(run, told):
+def test_the_model_card_has_metadata_and_a_section(run, snapshot):
     waits(run)
     card = printed(run.folder, as_card=True)
     assert f" {GRAMS:.6g} " in card
-    told(card)
+    snapshot(card)
 
 
 def test_the_metadata_is_what_a_reader_of_yaml_expects(run):
@@ -208,27 +208,27 @@ def test_the_metadata_is_what_a_reader_of_yaml_expects(run):
     assert emissions["hardware_used"] == "gpu0: h100"
 
 
-def test_annex_xi_says_how_the_energy_was_obtained_and_what_is_missing(run, told):
+def test_annex_xi_says_how_the_energy_was_obtained_and_what_is_missing(run, snapshot):
     waits(run)
     text = printed(run.folder, as_card=False)
     assert max(map(len, text.splitlines())) <= 110
-    told(text)
+    snapshot(text)
 
 
-def test_a_run_without_energy_says_so_in_both(run, told):
+def test_a_run_without_energy_says_so_in_both(run, snapshot):
     run.config()
     run.ran(Stage.GENERATION, (1000, 1010), None)
     run.clock(1010.0)
     run.ledger.event(EventKind.FINISH, "")
     assert run.ledger.flush()
-    told(printed(run.folder, as_card=True), "model card")
-    told(printed(run.folder, as_card=False), "Annex XI")
+    snapshot(printed(run.folder, as_card=True), "model card")
+    snapshot(printed(run.folder, as_card=False), "Annex XI")
 
 
 # ---------------------------------------------------------------- the instrument beside
 
 
-def test_what_codecarbon_found_stands_beside(run, told):
+def test_what_codecarbon_found_stands_beside(run, snapshot):
     waits(run)
     found = Beside("3.3.2", 80.0, 7000.0, {"cpu": 2000.0, "gpu": 5000.0}, 1.0)
     run.ledger.event(EventKind.BESIDE, found.to_json())
@@ -245,7 +245,7 @@ def test_what_codecarbon_found_stands_beside(run, told):
     lines = beside_lines(beside, 100)
     assert "\n".join(lines) in out.getvalue()
     assert "CodeCarbon, J" in render_html(run.report())
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_toml_of_the_config_is_still_toml(run):
@@ -257,7 +257,7 @@ def test_toml_of_the_config_is_still_toml(run):
 
 
 def test_whatever_goes_wrong_the_end_of_a_training_does_not_fail_for_it(
-    run, monkeypatch, caplog, told
+    run, monkeypatch, caplog, snapshot
 ):
     waits(run)
 
@@ -266,4 +266,4 @@ def test_whatever_goes_wrong_the_end_of_a_training_does_not_fail_for_it(
 
     monkeypatch.setattr("ecorl.report.sharing.files.build_report", broken)
     assert write_footprint(run.folder) == []
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))

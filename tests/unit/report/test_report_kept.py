@@ -76,15 +76,15 @@ def test_a_profile_on_both_paths_has_a_row_for_each(run):
     ]
 
 
-def test_a_stage_on_an_engine_of_the_same_profile_left_the_path(run, told):
-    told("\n".join(both_paths(run).verdict))
+def test_a_stage_on_an_engine_of_the_same_profile_left_the_path(run, snapshot):
+    snapshot("\n".join(both_paths(run).verdict))
 
 
 # ---------------------------------------------------------------- nothing kept
 
 
-def test_superseded_is_not_unrecorded(run, told):
+def test_superseded_is_not_unrecorded(run, snapshot):
     trained(run)
     run.ledger.metric(1, "reward", 1.0)
     run.resume(2000.0, 0)
-    told("\n".join(ended(run, 2001.0).missing))
+    snapshot("\n".join(ended(run, 2001.0).missing))

@@ -27,10 +27,10 @@ def about_learning(report):
     return [s for s in report.verdict if "reward" in s]
 
 
-def test_a_reward_that_rose_while_right_answers_fell_is_told_with_both_figures(run, told):
+def test_a_reward_that_rose_while_right_answers_fell_is_told_with_both_figures(run, snapshot):
     report = evaluated(run, UP, [1.0, 1.0, 1.0, 0.0], [0.0] * 4)
     # Right answers: -1, -1, -1, 0: mean -0.75, standard deviation 0.5, error 0.25: 3 of them.
-    told("\n".join(about_learning(report)))
+    snapshot("\n".join(about_learning(report)))
     assert math.isclose(1.5 / (math.sqrt(1 / 3) / 2), 5.196, abs_tol=1e-3)
 
 
@@ -43,9 +43,9 @@ def test_it_stands_in_the_terminal_and_on_the_page(run):
     assert about_learning(report)[0] in page
 
 
-def test_a_fall_that_may_be_chance_is_told_as_one(run, told):
+def test_a_fall_that_may_be_chance_is_told_as_one(run, snapshot):
     report = evaluated(run, UP, [1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0])
-    told("\n".join(about_learning(report)))
+    snapshot("\n".join(about_learning(report)))
 
 
 @pytest.mark.parametrize(
@@ -62,22 +62,22 @@ def test_it_is_not_told_where_it_is_not_so(run, reward, before, after):
     assert about_learning(evaluated(run, reward, before, after)) == []
 
 
-def test_every_item_alike_is_no_chance_and_has_no_error_to_count_in(run, told):
+def test_every_item_alike_is_no_chance_and_has_no_error_to_count_in(run, snapshot):
     report = evaluated(run, [1.0, 1.0], [1.0, 1.0], [0.0, 0.0])
-    told("\n".join(about_learning(report)))
+    snapshot("\n".join(about_learning(report)))
 
 
-def test_small_falls_are_shown_with_a_digit_more(run, told):
+def test_small_falls_are_shown_with_a_digit_more(run, snapshot):
     n = 400
     before = [1.0] * (n // 2) + [0.0] * (n // 2)
     after = [0.0, *before[1:]]
     report = evaluated(run, [1.0, 2.0] * (n // 2), before, after)
-    told("\n".join(about_learning(report)))
+    snapshot("\n".join(about_learning(report)))
 
 
-def test_evaluations_of_a_users_own_are_known_by_their_names(run, told):
+def test_evaluations_of_a_users_own_are_known_by_their_names(run, snapshot):
     report = evaluated(run, UP, [40.0, 41.0, 42.0, 43.0], [2.0, 3.0, 3.0, 4.0], "math/accuracy")
-    told("\n".join(about_learning(report)))
+    snapshot("\n".join(about_learning(report)))
 
 
 @pytest.mark.parametrize(

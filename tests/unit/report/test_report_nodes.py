@@ -112,7 +112,7 @@ def test_idle_power_counts_for_the_machines_own_time(named_run):
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_a_record_that_just_ends_is_a_gap_and_one_that_says_so_is_none(named_run, left, told):
+def test_a_record_that_just_ends_is_a_gap_and_one_that_says_so_is_none(named_run, left, snapshot):
     named_run.standard()
     with machine(named_run) as b:
         b.ledger.device(gpu())
@@ -124,13 +124,13 @@ def test_a_record_that_just_ends_is_a_gap_and_one_that_says_so_is_none(named_run
     report = named_run.report()
     gaps = [gap for gap in report.spending.gaps if gap.startswith("b/gpu0")]
     assert bool(gaps) != left
-    told("\n".join(gaps))
+    snapshot("\n".join(gaps))
     # A machine's own stop is not the run's.
     assert report.head.state == "finished"
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_lost_record_is_missing_energy(named_run, kept, told):
+def test_a_lost_record_is_missing_energy(named_run, kept, snapshot):
     named_run.standard()
     if kept:
         with machine(named_run, lost="the copy broke off") as b:
@@ -144,7 +144,7 @@ def test_a_lost_record_is_missing_energy(named_run, kept, told):
     assert [(n.name, n.lost is None) for n in report.nodes] == [("head", True), ("b", False)]
     assert gap in " ".join(text(report).split())
     assert gap.split("(")[0] in render_html(report)
-    told("\n".join([*report.verdict, *report.missing]))
+    snapshot("\n".join([*report.verdict, *report.missing]))
 
 
 def test_damage_that_only_the_readings_show_is_told_of(named_run):
@@ -163,7 +163,7 @@ def test_damage_that_only_the_readings_show_is_told_of(named_run):
     assert report.spending.columns[-1].at_least
 
 
-def test_the_machines_are_listed_where_there_are_several(named_run, told):
+def test_the_machines_are_listed_where_there_are_several(named_run, snapshot):
     named_run.standard()
     with machine(named_run) as b:
         b.ledger.device(gpu())
@@ -175,7 +175,7 @@ def test_the_machines_are_listed_where_there_are_several(named_run, told):
         ("b", ("gpu0",), False),
         ("c", (), False),
     ]
-    told(text(report))
+    snapshot(text(report))
     page = render_html(report)
     assert 'id="machines"' in page
     assert fault_place(report.faults[0], report.nodes) in page
@@ -248,7 +248,7 @@ def test_a_wait_is_paired_with_the_call_of_its_own_model(run):
     assert timeline.modelled_waits_s > 2.5
 
 
-def test_rows_delivered_twice_or_to_nobody_are_told_of(run, told):
+def test_rows_delivered_twice_or_to_nobody_are_told_of(run, snapshot):
     run.standard()
     assert "twice" not in text(run.report())
     run.ledger.barrier(BarrierWait(2, Stage.REWARD, 1.0, 10, 0, 0, 3, 4))
@@ -256,4 +256,4 @@ def test_rows_delivered_twice_or_to_nobody_are_told_of(run, told):
     assert (report.barriers.n_duplicates, report.barriers.n_unknown) == (3, 4)
     (block,) = [block for block in text(report).split("\n\n") if "twice" in block]
     (table,) = waits_section(report).tables
-    told("\n".join([block, *map(" | ".join, [table.columns, *table.rows])]))
+    snapshot("\n".join([block, *map(" | ".join, [table.columns, *table.rows])]))

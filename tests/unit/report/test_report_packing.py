@@ -15,7 +15,7 @@ def packed(run, step, difference=None):
     tally.end_step(run.ledger, step, None)
 
 
-def test_it_sums_up_all_that_was_computed_and_tells_the_largest_difference(run, told):
+def test_it_sums_up_all_that_was_computed_and_tells_the_largest_difference(run, snapshot):
     run.standard()
     packed(run, 1, 2e-7)
     packed(run, 2, 3.4e-7)
@@ -23,26 +23,26 @@ def test_it_sums_up_all_that_was_computed_and_tells_the_largest_difference(run, 
     report = run.report()
     # 300 of 1,000 tokens a step are left out, of which 400 are padding.
     (remark,) = report.remarks
-    told(remark)
+    snapshot(remark)
     assert remark[1:] in render_html(report).replace("\u00a0", " ")
 
 
-def test_steps_that_a_resume_has_superseded_do_not_count(run, told):
+def test_steps_that_a_resume_has_superseded_do_not_count(run, snapshot):
     run.standard()
     packed(run, 1)
     packed(run, 2)
     run.resume(1030.0, 1)
     packed(run, 2)
     (remark,) = run.report().remarks
-    told(remark)
+    snapshot(remark)
 
 
-def test_without_a_comparison_or_padding_it_says_so(run, told):
+def test_without_a_comparison_or_padding_it_says_so(run, snapshot):
     tally = PackingTally()
     tally.note("reward", PackedTokens(1, 90, 90, 90))
     tally.end_step(run.ledger, 1, None)
     (remark,) = run.report().remarks
-    told(remark)
+    snapshot(remark)
 
 
 def test_a_run_without_them_says_nothing(run):
@@ -54,7 +54,7 @@ def test_a_run_without_them_says_nothing(run):
     assert run.report().remarks == ()
 
 
-def test_a_difference_that_is_no_number_is_no_difference(run, told):
+def test_a_difference_that_is_no_number_is_no_difference(run, snapshot):
     packed(run, 1, float("nan"))
     (remark,) = run.report().remarks
-    told(remark)
+    snapshot(remark)

@@ -132,11 +132,11 @@ def test_what_is_wider_than_a_phone_says_that_it_can_be_scrolled(run):
             assert 'class="scroll"' in before[before.rindex("<") :]
 
 
-def test_the_page_says_the_figures(run, told):
+def test_the_page_says_the_figures(run, snapshot):
     fill(run)
     html, _, text = rendered(run)
-    told(words(html), "page")
-    told(text, "terminal")
+    snapshot(words(html), "page")
+    snapshot(text, "terminal")
 
 
 def test_the_json_holds_every_figure_with_its_provenance(run):
@@ -155,7 +155,7 @@ def test_the_json_holds_every_figure_with_its_provenance(run):
     assert data["head"]["run_id"] == "r<1>"
 
 
-def test_no_table_column_mixes_provenances(run, told):
+def test_no_table_column_mixes_provenances(run, snapshot):
     """Every stage row stands under the caption of its own two provenances."""
     from ecorl.report.render.spending_tables import stages_section
 
@@ -169,15 +169,15 @@ def test_no_table_column_mixes_provenances(run, told):
         {("reference", "h100")},
         {("reward", "u55c")},
     ]
-    told("\n".join(t.caption for t in tables))
+    snapshot("\n".join(t.caption for t in tables))
 
 
-def test_an_empty_run_gives_a_report_that_says_so(run, told):
+def test_an_empty_run_gives_a_report_that_says_so(run, snapshot):
     run.ledger.close()
     html, _, text = rendered(run)
     assert "<svg" not in html
-    told(words(html), "page")
-    told(text, "terminal")
+    snapshot(words(html), "page")
+    snapshot(text, "terminal")
 
 
 def test_a_killed_run_gives_a_report(run, tmp_path):
@@ -192,13 +192,13 @@ def test_a_killed_run_gives_a_report(run, tmp_path):
     assert json.loads((left / "report.json").read_text())["balance"]["net_j"] < 0
 
 
-def test_a_broken_config_is_told_not_raised(run, told):
+def test_a_broken_config_is_told_not_raised(run, snapshot):
     run.standard()
     (run.folder / "config.toml").write_text("seed = -1\n")
     html, _, _ = rendered(run)
     (gap,) = [gap for gap in run.report().missing if "config.toml" in gap]
     assert gap.split("(")[0] in html
-    told(gap)
+    snapshot(gap)
     data = json.loads((run.folder / "report.json").read_text())
     assert data["spending"]["columns"][0]["carbon_g"] is None
 

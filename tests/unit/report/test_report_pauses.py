@@ -62,7 +62,7 @@ def waits(run, dirty=400.0, clean=100.0, idle_w=50.0, is_read=True, pue=1.0):
     run.ran(Stage.GENERATION, (1050, 1070), 2000.0)
 
 
-def test_readings_tell_what_was_drawn_in_a_pause(run, told):
+def test_readings_tell_what_was_drawn_in_a_pause(run, snapshot):
     waits(run)
     report = ended(run, 1080.0)
     paused, beside = part(report, "gpu0", "paused"), part(report, "gpu0", "beside stages")
@@ -76,10 +76,10 @@ def test_readings_tell_what_was_drawn_in_a_pause(run, told):
         (2000.0, 2000.0, 2000.0, 0.0)
     )
     assert any(note.startswith("Paused:") for note in report.notes)
-    told(terminal(report))
+    snapshot(terminal(report))
 
 
-def test_the_profile_tells_it_where_nothing_was_read(run, told):
+def test_the_profile_tells_it_where_nothing_was_read(run, snapshot):
     waits(run, is_read=False)
     card = {"device": "fpga0:u55c", "provenance": MODELLED, "time_s": 5.0}
     run.ledger.device(DeviceRecord("fpga0", "u55c", MODELLED, "cycle model", 10.0))
@@ -94,7 +94,7 @@ def test_the_profile_tells_it_where_nothing_was_read(run, told):
         assert paused.emissions.average.carbon_g == pytest.approx(grams)
     assert report.spending.card.paused_j == pytest.approx(400.0)
     assert report.card_timeline is None or report.card_timeline.idle_j <= 350.0
-    told(said(report))
+    snapshot(said(report))
 
 
 def test_a_pause_is_no_wait_at_the_barrier_and_an_execution_in_it_no_pause(run):
@@ -108,7 +108,7 @@ def test_a_pause_is_no_wait_at_the_barrier_and_an_execution_in_it_no_pause(run):
     assert (paused.energy_j, paused.time_s) == pytest.approx((1500.0, 30.0))
 
 
-def test_a_pause_that_nothing_read_is_missing_and_not_nought(run, told):
+def test_a_pause_that_nothing_read_is_missing_and_not_nought(run, snapshot):
     waits(run, is_read=False)
     run.power("gpu0", range(1040, 1080), 100.0)
     report = ended(run, 1080.0)
@@ -116,7 +116,7 @@ def test_a_pause_that_nothing_read_is_missing_and_not_nought(run, told):
     assert (paused.energy_j, paused.at_least) == (None, True)
     (outcome,) = report.pauses.outcomes
     assert (outcome.paused_g, outcome.net_g) == (None, None)
-    told(said(report))
+    snapshot(said(report))
 
 
 def test_the_edge_of_a_pause_takes_no_joule_from_an_execution(run):
@@ -134,7 +134,7 @@ def test_the_edge_of_a_pause_takes_no_joule_from_an_execution(run):
 # ---------------------------------------------------------------- what it brought
 
 
-def test_what_a_wait_brought(run, told):
+def test_what_a_wait_brought(run, snapshot):
     waits(run, pue=1.5)
     report = ended(run, 1080.0)
     pauses = report.pauses
@@ -146,15 +146,15 @@ def test_what_a_wait_brought(run, told):
     found = (o.trained_g, o.trained_at_start_g, o.paused_g)
     assert found == pytest.approx((4000 * 100 * unit, 4000 * 400 * unit, 2000 * 400 * unit))
     assert o.net_g == pytest.approx((4000 * 300 - 2000 * 400) * unit)
-    told(said(report))
+    snapshot(said(report))
 
 
-def test_a_wait_that_cost_more_than_it_saved_is_told_plainly(run, told):
+def test_a_wait_that_cost_more_than_it_saved_is_told_plainly(run, snapshot):
     waits(run, dirty=400.0, clean=390.0)
     report = ended(run, 1080.0)
     (o,) = report.pauses.outcomes
     assert o.net_g == pytest.approx((4000 * 10 - 2000 * 400) / J_PER_KWH)
-    told(said(report))
+    snapshot(said(report))
 
 
 def test_both_kinds_of_intensity_have_an_outcome(run):
@@ -213,7 +213,7 @@ def test_a_run_that_decided_nothing_has_no_section(run):
     assert json.loads(render_json(report))["pauses"] is None
 
 
-def test_a_run_that_never_paused_lists_its_decisions(run, told):
+def test_a_run_that_never_paused_lists_its_decisions(run, snapshot):
     run.config()
     run.chose(1000.0, Command.RUN, Why.CLEAN, g_per_kwh=90.0, threshold_g_per_kwh=100.0, feed="f")
     run.standard()
@@ -224,10 +224,10 @@ def test_a_run_that_never_paused_lists_its_decisions(run, told):
     assert table.rows == (
         ("2027-01-15 08:16:40", "run", "clean", "90.0", "f", "100", "because clean"),
     )
-    told("\n".join(pauses_lines(report.pauses, 80)))
+    snapshot("\n".join(pauses_lines(report.pauses, 80)))
 
 
-def test_a_controller_s_price_of_a_step_has_a_column_where_there_is_one(run, told):
+def test_a_controller_s_price_of_a_step_has_a_column_where_there_is_one(run, snapshot):
     run.config()
     run.chose(1000.0, Command.RUN, Why.TIMING)
     run.chose(1001.0, Command.PAUSE, Why.PRICED, g_per_kwh=300.0, price_g_per_step=0.0123)
@@ -235,7 +235,7 @@ def test_a_controller_s_price_of_a_step_has_a_column_where_there_is_one(run, tol
     report = run.report()
     table = pauses_section(report.pauses).tables[-1]
     assert [row[-2] for row in table.rows] == ["-", "12.3"]
-    told("\n".join([" | ".join(table.columns), *pauses_lines(report.pauses, 80)]))
+    snapshot("\n".join([" | ".join(table.columns), *pauses_lines(report.pauses, 80)]))
 
 
 def test_many_decisions_are_folded(run):

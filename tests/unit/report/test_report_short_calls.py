@@ -37,7 +37,7 @@ def test_the_share_of_short_calls_is_counted_by_hand(run):
     assert found["generation", "h100"].n_interpolated == 0
 
 
-def test_it_stands_in_the_table_and_on_the_terminal(run, told):
+def test_it_stands_in_the_table_and_on_the_terminal(run, snapshot):
     short_and_long(run)
     report = run.report()
     section = stages_section(report.stages)
@@ -48,17 +48,17 @@ def test_it_stands_in_the_table_and_on_the_terminal(run, told):
         "generation": "none",
         "reward": "75 % (3 of 4)",
     }
-    told(section.lead, "page")
-    told(stages(report), "terminal")
+    snapshot(section.lead, "page")
+    snapshot(stages(report), "terminal")
 
 
-def test_nothing_is_said_where_every_call_was_resolved(run, told):
+def test_nothing_is_said_where_every_call_was_resolved(run, snapshot):
     run.standard()
     report = run.report()
     section = stages_section(report.stages)
     assert all("very short calls" not in made.columns for made in section.tables)
-    told(section.lead, "page")
-    told(stages(report), "terminal")
+    snapshot(section.lead, "page")
+    snapshot(stages(report), "terminal")
 
 
 def test_the_cycle_model_reads_nothing_so_it_interpolates_nothing(run):
@@ -67,9 +67,9 @@ def test_the_cycle_model_reads_nothing_so_it_interpolates_nothing(run):
     assert rows(run)["reward", "u55c"].n_interpolated == 0
 
 
-def test_a_call_without_energy_is_not_called_interpolated(run, told):
+def test_a_call_without_energy_is_not_called_interpolated(run, snapshot):
     run.ran(Stage.REWARD, (1000, 1001), None, n_samples=0, method="none")
     run.ran(Stage.REWARD, (1001, 1002), 1.0, n_samples=0)
     row = rows(run)["reward", "h100"]
     assert (row.n_with_energy, row.n_interpolated) == (1, 1)
-    told(stages(run.report()))
+    snapshot(stages(run.report()))

@@ -87,17 +87,17 @@ def test_a_pipe_gets_a_fixed_width_whatever_the_console_believes(run):
     assert "\x1b" not in "".join(lines)
 
 
-def test_stage_figures_stand_under_their_provenances(run, told):
+def test_stage_figures_stand_under_their_provenances(run, snapshot):
     fill(run)
     lines = shown(run.report(), 80)
     block = lines[lines.index("Stages") : lines.index("Energy")]
     # A missing figure is a dash, never a nought.
     (lost,) = (line for line in block if line.split()[:1] == ["reference"])
     assert lost.split()[-2:] == ["-", "-"]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_totals_of_two_provenances_stand_in_two_columns(run, told):
+def test_totals_of_two_provenances_stand_in_two_columns(run, snapshot):
     run.config()
     run.standard()
     report = run.report()
@@ -107,19 +107,19 @@ def test_totals_of_two_provenances_stand_in_two_columns(run, told):
     assert totals_j == pytest.approx([1680.0, 120.0, 1800.0, 430.0])
     assert spending.columns[-1].tokens_per_joule == pytest.approx(100 / 1800)
     assert spending.with_card.tokens_per_joule == pytest.approx(100 / 2230)
-    told("\n".join(shown(report, 80)))
+    snapshot("\n".join(shown(report, 80)))
 
 
 # ---------------------------------------------------------------- a card that does not exist
 
 
-def test_a_simulated_card_without_work_is_told_too(run, told):
+def test_a_simulated_card_without_work_is_told_too(run, snapshot):
     run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0))
     source = "cycle model; computed by C-simulation on this host"
     run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, source, 20.0))
     run.ran(Stage.GENERATION, (1000, 1010), 50.0)
     report = run.report()
-    told("\n".join([*report.verdict, *report.notes]))
+    snapshot("\n".join([*report.verdict, *report.notes]))
     assert [c.title for c in report.spending.columns] == ["measured", "modelled", "together"]
     assert report.spending.columns[-1].tokens_per_joule == pytest.approx(2.0)
     assert report.spending.with_card.tokens_per_joule == pytest.approx(100 / 250)
@@ -152,23 +152,23 @@ def test_a_card_that_was_not_simulated_is_part_of_the_machine(run):
 
 
 @pytest.mark.parametrize("idle_w", [None, 20.0])
-def test_a_card_of_which_something_is_unknown_says_so(run, idle_w, told):
+def test_a_card_of_which_something_is_unknown_says_so(run, idle_w, snapshot):
     run.ledger.device(DeviceRecord("fpga0", "u55c", Provenance.MODELLED, "cycle model", idle_w))
     card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 1.0}
     run.ran(Stage.GENERATION, (1000, 1010), 50.0)
     run.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
     run.ran(Stage.REWARD, (1012, 1014), None, iteration=2, **card)
-    told("\n".join(run.report().verdict))
+    snapshot("\n".join(run.report().verdict))
 
 
-def test_energy_of_a_card_alone_is_not_that_of_the_machine(run, told):
+def test_energy_of_a_card_alone_is_not_that_of_the_machine(run, snapshot):
     card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 1.0}
     run.ran(Stage.GENERATION, (1000, 1010), None)
     run.ran(Stage.REWARD, (1010, 1012), 40.0, **card)
     report = run.report()
     assert report.spending.columns == ()
     assert "Energy" in shown(report)
-    told("\n".join(report.verdict))
+    snapshot("\n".join(report.verdict))
 
 
 # ---------------------------------------------------------------- where the framework computes
@@ -219,10 +219,10 @@ def test_reasons_that_differ_by_figures_are_shown_by_one_of_them(run):
     assert "…" not in page.split("<summary>")[0]
 
 
-def test_an_empty_run_still_gives_a_summary(run, told):
-    told("\n".join(shown(run.report(), 80)), "running")
+def test_an_empty_run_still_gives_a_summary(run, snapshot):
+    snapshot("\n".join(shown(run.report(), 80)), "running")
     run.ledger.close()
-    told("\n".join(shown(run.report(), 80)), "ended")
+    snapshot("\n".join(shown(run.report(), 80)), "ended")
 
 
 def test_a_console_without_unicode_gets_what_it_can_print(run):

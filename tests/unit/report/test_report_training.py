@@ -31,14 +31,14 @@ def test_paired_gain_by_hand(run):
     assert "1 items" in gain.note
 
 
-def test_gains_that_cannot_be_told(run, told):
+def test_gains_that_cannot_be_told(run, snapshot):
     run.ledger.evaluation("reward", "before", [1.0, 2.0])
     run.ledger.evaluation("reward", "after", [1.0])
     run.ledger.evaluation("correct", "before", [1.0, 0.0])
     unpaired, lonely = run.report().gains
     assert (unpaired.gain, unpaired.mean_before, unpaired.mean_after) == (None, 1.5, 1.0)
     assert (lonely.gain, lonely.mean_before, lonely.mean_after) == (None, 0.5, None)
-    told("\n".join([unpaired.note, lonely.note]))
+    snapshot("\n".join([unpaired.note, lonely.note]))
 
 
 def test_a_later_evaluation_replaces_an_earlier(run):
@@ -71,14 +71,14 @@ def test_rank_flips_by_hand(run):
     assert report.gains == ()
 
 
-def test_no_flip_at_all_still_has_an_interval(run, told):
+def test_no_flip_at_all_still_has_an_interval(run, snapshot):
     """0 of 40: the upper end is z^2 / (n + z^2)."""
     run.ledger.evaluation("rank_flip", "held_out", [0.0] * 40)
     report = run.report()
     assert report.flips[0].interval == (0.0, pytest.approx(3.8415 / 43.8415, abs=1e-5))
     out = io.StringIO()
     print_report(report, Console(file=out, width=100))
-    told("\n".join(line for line in out.getvalue().splitlines() if "of 40" in line))
+    snapshot("\n".join(line for line in out.getvalue().splitlines() if "of 40" in line))
     assert "8.8 %" in render_html(report)
 
 
@@ -97,7 +97,7 @@ def test_wilson_s_interval_holds_the_share_and_mirrors(n, data):
         )
 
 
-def test_what_stands_behind_a_plus_minus_is_named(run, told):
+def test_what_stands_behind_a_plus_minus_is_named(run, snapshot):
     run.config()
     run.ledger.device(DeviceRecord("gpu0", "h100", Provenance.MEASURED, "nvml", 0.0))
     card = {"device": "fpga0:u55c", "provenance": Provenance.MODELLED, "time_s": 0.5}
@@ -109,7 +109,7 @@ def test_what_stands_behind_a_plus_minus_is_named(run, told):
     report = run.report()
     out = io.StringIO()
     print_report(report, Console(file=out, width=100))
-    told(out.getvalue())
+    snapshot(out.getvalue())
     page = render_html(report)
     for sign in re.finditer(r"(?:±|\+/-) [\d.]+(.{5})", " ".join(page.split("<section")[1:3])):
         assert sign[1].strip().startswith(("(SD)", "(SE)"))
@@ -150,7 +150,7 @@ def decide(run, action: Action, reason: str, gpu_j: float | None = None, iterati
     )
 
 
-def test_decisions_are_grouped_and_summed(run, told):
+def test_decisions_are_grouped_and_summed(run, snapshot):
     decide(run, Action.CONCURRENT, "least cost 3.5 J", 100.0)
     decide(run, Action.CONCURRENT, "least cost 4 J", 200.0)
     decide(run, Action.GPU, "queue full", 40.0)
@@ -166,7 +166,7 @@ def test_decisions_are_grouped_and_summed(run, told):
     assert (e.n, e.gpu_j, e.chosen_j) == (3, 340.0, pytest.approx(25 + 50 + 40))
     assert e.provenance is Provenance.MODELLED
     assert len(report.placements) == 5
-    told("\n".join(report.verdict))
+    snapshot("\n".join(report.verdict))
 
 
 def test_telemetry_by_hand(run):

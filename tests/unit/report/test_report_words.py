@@ -114,12 +114,12 @@ def test_no_report_holds_a_second_name_of_a_thing_or_a_term_of_the_paper(run, na
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_run_that_offloaded_nothing_says_where_its_stages_ran(run, name, told):
+def test_a_run_that_offloaded_nothing_says_where_its_stages_ran(run, name, snapshot):
     run.config()
     device = DEVICES[name][0]
     run.ran(Stage.GENERATION, (1000, 1010), 1000.0, device=device, action=Action.GPU)
     report = run.report()
-    told(report.verdict[-1])
+    snapshot(report.verdict[-1])
     assert banned(page(report), on_gpus=name == "GPU") == []
 
 
@@ -131,7 +131,7 @@ def test_reasons_of_one_guard_are_one_group_whatever_the_unit_of_their_joules(ru
     assert (group.n, group.example) == (2, reason)
 
 
-def test_the_key_explains_the_words_that_occur_and_no_others(told):
+def test_the_key_explains_the_words_that_occur_and_no_others(snapshot):
     names = [
         name for name, _ in key(["superseded work (modelled)", "waits at the barrier"], "host")
     ]
@@ -140,7 +140,7 @@ def test_the_key_explains_the_words_that_occur_and_no_others(told):
     # What explains a word holds no word that is left unexplained.
     assert [name for name, _ in key(["offloading"], "GPU")] == ["card", "offloading"]
     terms = key(["12 x card beside GPU: profiling", "J/token", "fallback"], "GPU")
-    told("\n".join(map(": ".join, terms)))
+    snapshot("\n".join(map(": ".join, terms)))
     every = "card offloaded profiling barrier superseded beside stages EDI measured replayed"
     explained = dict(key([every + " emulated modelled published"], "host"))
     assert {"offloading", "provenance", *Provenance} <= set(explained)
@@ -186,22 +186,22 @@ def under_timeline(report):
         (1, (1,), (1,)),
     ],
 )
-def test_the_timeline_shows_an_iteration_in_which_the_card_worked(run, n, on_card, shown, told):
+def test_the_timeline_shows_an_iteration_in_which_the_card_worked(run, n, on_card, shown, snapshot):
     iterations(run, n, on_card)
     report = run.report()
     assert report.timeline.iterations == shown
     assert report.timeline.offloaded == tuple(i for i in shown if i in on_card)
-    told(under_timeline(report))
+    snapshot(under_timeline(report))
 
 
-def test_the_timeline_goes_back_to_the_attempt_in_which_the_card_worked(run, told):
+def test_the_timeline_goes_back_to_the_attempt_in_which_the_card_worked(run, snapshot):
     iterations(run, 3, (2,))
     run.resume(2000.0, from_step=3)
     for i in (4, 5, 6):
         run.ran(Stage.GENERATION, (2000 + 10 * i, 2005 + 10 * i), 10.0, iteration=i)
     report = run.report()
     assert (report.timeline.attempt, report.timeline.iterations) == (1, (1, 2, 3))
-    told(under_timeline(report))
+    snapshot(under_timeline(report))
 
 
 def test_the_key_takes_a_simulated_format_for_no_card():

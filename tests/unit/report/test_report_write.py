@@ -33,7 +33,7 @@ def shown(run) -> tuple[object, str]:
 # ---------------------------------------------------------------- where it cannot write
 
 
-def test_the_text_comes_first_and_a_page_that_cannot_be_written_is_a_warning(run, caplog, told):
+def test_the_text_comes_first_and_a_page_that_cannot_be_written_is_a_warning(run, caplog, snapshot):
     run.standard()
     run.config()
     for name in ("report.html", "report.json"):
@@ -41,7 +41,7 @@ def test_the_text_comes_first_and_a_page_that_cannot_be_written_is_a_warning(run
     page, text = shown(run)
     assert page is None
     assert text.startswith("r<1> ")
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
     assert not list(run.folder.glob(".report*")), "half a file is left"
 
 

@@ -84,7 +84,7 @@ def test_a_run_has_one_line_with_the_figures_of_its_report(run_of, command, tmp_
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_figures_of_two_provenances_never_share_a_column(run_of, tmp_path, utc, told):
+def test_figures_of_two_provenances_never_share_a_column(run_of, tmp_path, utc, snapshot):
     done(measured(run_of("a")))
     run = run_of("b")
     run.ran(Stage.GENERATION, (1000, 1010), 40.0, provenance=Provenance.MODELLED)
@@ -92,7 +92,7 @@ def test_figures_of_two_provenances_never_share_a_column(run_of, tmp_path, utc, 
     done(run_of("c"))  # of which no energy is known
     lines = run_list_lines(list_runs(tmp_path), tmp_path, 80)
     assert row_of(lines, "c")[-2:] == ["-", "-"]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_what_is_only_a_bound_is_marked(run_of, tmp_path):
@@ -105,7 +105,7 @@ def test_what_is_only_a_bound_is_marked(run_of, tmp_path):
     assert "at least" in lines[-1]
 
 
-def test_the_newest_come_first_and_older_ones_are_counted(run_of, command, tmp_path, told):
+def test_the_newest_come_first_and_older_ones_are_counted(run_of, command, tmp_path, snapshot):
     for name in ("a", "c", "b"):
         run = run_of(name)
         done(run)
@@ -114,7 +114,7 @@ def test_the_newest_come_first_and_older_ones_are_counted(run_of, command, tmp_p
     code, out, _ = command("runs", tmp_path, "--newest", 2)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["a", "c"]
-    told(" ".join(" ".join(out.splitlines()[3:]).split()))
+    snapshot(" ".join(" ".join(out.splitlines()[3:]).split()))
     code, out, _ = command("runs", tmp_path, "--all", "--json")
     assert [run["name"] for run in json.loads(out)["runs"]] == ["a", "c", "b"]
     assert json.loads(out)["n_older"] == 0
@@ -138,7 +138,7 @@ def test_a_run_without_an_end_and_one_that_was_stopped(run_of, tmp_path):
     assert found["b"].energy_j is None
 
 
-def test_one_broken_ledger_costs_its_own_line_alone(run_of, command, tmp_path, utc, told):
+def test_one_broken_ledger_costs_its_own_line_alone(run_of, command, tmp_path, utc, snapshot):
     done(measured(run_of("a")))
     for name, content in (("b", b"garbage"), ("c", b"")):
         (tmp_path / name).mkdir()
@@ -146,7 +146,7 @@ def test_one_broken_ledger_costs_its_own_line_alone(run_of, command, tmp_path, u
     code, out, err = command("runs", tmp_path)
     assert (code, err) == (0, "")
     assert row_of(out.splitlines(), "a")[3] == "finished"
-    told(out)
+    snapshot(out)
     found = {run["name"]: run for run in json.loads(command("runs", tmp_path, "--json")[1])["runs"]}
     assert (found["b"]["state"], found["b"]["energy_j"]) == (UNREADABLE, None)
     assert str(tmp_path) not in found["b"]["why"]
@@ -164,15 +164,15 @@ def test_runs_are_found_a_few_folders_deep_and_a_run_lists_itself(run_of, comman
     assert len(list_runs(tmp_path).runs) == 1
 
 
-def test_the_default_folder_and_those_without_runs(command, monkeypatch, tmp_path, told):
+def test_the_default_folder_and_those_without_runs(command, monkeypatch, tmp_path, snapshot):
     monkeypatch.chdir(tmp_path)
     code, out, err = command("runs")
     assert (code, out) == (2, "")
-    told(err, "no folder")
+    snapshot(err, "no folder")
     (tmp_path / "runs").mkdir()
     code, out, err = command("runs")
     assert (code, err) == (0, "")
-    told(out, "no runs")
+    snapshot(out, "no runs")
 
 
 def test_a_list_writes_nothing_not_even_beside_a_killed_run(run_of, command, tmp_path):

@@ -56,23 +56,23 @@ def course(folder) -> tuple[str, str]:
     return "\n".join(report.verdict), duration(report.head.run_time_s)
 
 
-def test_another_process_is_seen_to_write_and_is_not_disturbed(writer, tmp_path, told):
+def test_another_process_is_seen_to_write_and_is_not_disturbed(writer, tmp_path, snapshot):
     for _ in range(3):
         assert run_state(tmp_path).ending is RunEnding.RUNNING
     assert (run_state(tmp_path).n_steps_done, run_state(tmp_path).n_steps_planned) == (3, 20)
     text, took = course(tmp_path)
-    told(text, took=took)
+    snapshot(text, took=took)
     # The lock is still the writer's.
     with pytest.raises(RunError, match="another process"):
         Ledger.open_for_resume(tmp_path / LEDGER_FILE, from_step=0)
 
 
-def test_a_killed_run_is_told_from_a_running_one(writer, tmp_path, told):
+def test_a_killed_run_is_told_from_a_running_one(writer, tmp_path, snapshot):
     os.kill(writer.pid, signal.SIGKILL)
     writer.wait()
     assert run_state(tmp_path).ending is RunEnding.KILLED
     text, took = course(tmp_path)
-    told(text, took=took)
+    snapshot(text, took=took)
 
 
 def test_a_copy_of_a_record_is_not_running(writer, tmp_path):
@@ -82,7 +82,7 @@ def test_a_copy_of_a_record_is_not_running(writer, tmp_path):
     assert run_state(tmp_path).ending is RunEnding.RUNNING
 
 
-def test_a_lock_of_this_machine_says_nothing_of_another_ones_run(run, told):
+def test_a_lock_of_this_machine_says_nothing_of_another_ones_run(run, snapshot):
     meta = {"host": "elsewhere.example"}
     path = run.folder / "other" / LEDGER_FILE
     with Ledger.create(path, run_id="r", config_toml="", meta=meta) as ledger:
@@ -94,7 +94,7 @@ def test_a_lock_of_this_machine_says_nothing_of_another_ones_run(run, told):
     assert state.ending is RunEnding.NO_END
     text, took = course(path.parent)
     assert state.ended_by in text
-    told(text, took=took)
+    snapshot(text, took=took)
     # Gone on with on this machine, nothing is left to guess.
     Ledger.open_for_resume(path, from_step=0).close()
     assert run_state(path).ending is RunEnding.KILLED
@@ -124,7 +124,7 @@ def test_a_record_without_its_lock_and_one_that_cannot_be_asked(run):
     assert run_state(run.folder).ending is RunEnding.NO_END
 
 
-def test_what_ended_a_run_is_named(run, told):
+def test_what_ended_a_run_is_named(run, snapshot):
     run.ledger.event(EventKind.START, "training from step 0 of 20")
     for step in (1, 2, 3):
         run.ledger.metric(step, "loss", 1.0)
@@ -132,16 +132,16 @@ def test_what_ended_a_run_is_named(run, told):
     run.ledger.event(*ending_by(MemoryError("\n CUDA out of memory. \nTried to allocate")))
     report = run.report()
     assert report.head.state is RunEnding.FAILED
-    told("\n".join(report.verdict))
+    snapshot("\n".join(report.verdict))
 
 
-def test_a_run_that_did_nothing_says_so_in_words(run, told):
+def test_a_run_that_did_nothing_says_so_in_words(run, snapshot):
     run.ledger.event(EventKind.START, "training from step 0 of 2")
-    told("\n".join(run.report().verdict), "running")
+    snapshot("\n".join(run.report().verdict), "running")
     run.ledger.event(EventKind.STOP, "stopped by a signal")
-    told("\n".join(run.report().verdict), "stopped")
+    snapshot("\n".join(run.report().verdict), "stopped")
     run.ledger.event(*ending_by(ValueError()))
-    told("\n".join(run.report().verdict), "failed")
+    snapshot("\n".join(run.report().verdict), "failed")
 
 
 def test_a_long_line_of_an_exception_is_cut():

@@ -44,11 +44,11 @@ def test_a_training_s_table_is_data_and_text(tmp_path):
     assert "50 %" in classifier.table([whole, half])
 
 
-def test_what_is_not_known_is_not_told(told):
+def test_what_is_not_known_is_not_told(snapshot):
     def run(number, correct):
         return ClassifierRun(number, 64 // number, 100 // number, None, 1.0, correct, Path())
 
-    told(classifier.table([run(1, (1, 0, 1, 0)), run(4, (1, 1, 1, 0))]))
+    snapshot(classifier.table([run(1, (1, 0, 1, 0)), run(4, (1, 1, 1, 0))]))
 
 
 def test_a_gain_is_of_the_same_images():

@@ -185,19 +185,19 @@ def refused(make, folder, seed=1):
     return str(caught.value)
 
 
-def test_another_s_folder_is_refused_untouched(make, tmp_path, told):
+def test_another_s_folder_is_refused_untouched(make, tmp_path, snapshot):
     (tmp_path / "notes.txt").write_text("mine")
     line = refused(make, tmp_path)
     (tmp_path / "demo.json").write_text('{"origin": 3, "files": null}')
     assert refused(make, tmp_path) == line
-    told(f"{line}\n{refused(make, tmp_path / 'notes.txt')}")
+    snapshot(f"{line}\n{refused(make, tmp_path / 'notes.txt')}")
 
 
-def test_a_demo_of_another_seed_or_release_is_refused(make, tmp_path, monkeypatch, told):
+def test_a_demo_of_another_seed_or_release_is_refused(make, tmp_path, monkeypatch, snapshot):
     make(tmp_path / "demo")
     line = refused(make, tmp_path / "demo", seed=2)
     monkeypatch.setattr(making, "Recipe", functools.partial(making.Recipe, version=999))
-    told(f"{line}\n{refused(make, tmp_path / 'demo')}")
+    snapshot(f"{line}\n{refused(make, tmp_path / 'demo')}")
 
 
 def test_where_nothing_can_be_written_nothing_is_prepared(make, tmp_path, monkeypatch):

@@ -64,7 +64,9 @@ def gears_of(actors, answer=prepare, low_share=1.0, memory=None, **settings):
     return JobGears(config, low_share, actors, answer, FakeRecord(), memory)
 
 
-def test_all_processes_are_told_when_the_gear_changes_and_else_nobody_is_asked(calls, caplog, told):
+def test_all_processes_are_told_when_the_gear_changes_and_else_nobody_is_asked(
+    calls, caplog, snapshot
+):
     actors = [Actor(), Actor()]
     gears = gears_of(actors)
     assert gears.stage(9) == AS_IT_IS
@@ -83,7 +85,7 @@ def test_all_processes_are_told_when_the_gear_changes_and_else_nobody_is_asked(c
     stage = gears.stage(5)
     assert (stage.gear, stage.gears) == (Gear.BF16, (Gear.BF16, Gear.FP8))
     assert stage.simulated == (Gear.FP8,)
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
 
 
 def test_one_process_that_cannot_shift_keeps_all_of_them_as_they_are(calls, caplog):
@@ -103,7 +105,7 @@ def test_one_process_that_cannot_shift_keeps_all_of_them_as_they_are(calls, capl
     assert "its weights are in float16" in caplog.text
 
 
-def test_a_process_that_is_gone_ends_the_gears_and_not_the_training(monkeypatch, told):
+def test_a_process_that_is_gone_ends_the_gears_and_not_the_training(monkeypatch, snapshot):
     gears = gears_of([Actor()])
     gears.make_ready(1)
 
@@ -113,7 +115,7 @@ def test_a_process_that_is_gone_ends_the_gears_and_not_the_training(monkeypatch,
     monkeypatch.setattr(control, "ray", SimpleNamespace(get=get))
     with pytest.raises(RuntimeError) as caught:
         gears.begin_step(Gear.FP8, 1, 9)
-    told(str(caught.value).partition(" (")[0])  # and Ray's words
+    snapshot(str(caught.value).partition(" (")[0])  # and Ray's words
     assert gears.label is None
     assert gears.stage(9) == AS_IT_IS
     gears.begin_step(Gear.FP8, 2, 9)
@@ -137,12 +139,12 @@ def staged(gears, actors, *stages, n_tokens=100.0):
 OVERFLOW, RETIRED = FaultKind.GEAR_OVERFLOW, FaultKind.GEAR_RETIRED
 
 
-def test_three_redone_steps_in_a_row_retire_a_gear(caplog, told):
+def test_three_redone_steps_in_a_row_retire_a_gear(caplog, snapshot):
     actors = [Actor(), Actor()]
     gears = gears_of(actors)
     found = staged(gears, actors, [REDONE], [REDONE], [REDONE], [REDONE])
     assert found == [(1, OVERFLOW), (2, OVERFLOW), (3, OVERFLOW), (3, RETIRED)]
-    told("\n".join(fault.detail for fault in gears._record.faults))
+    snapshot("\n".join(fault.detail for fault in gears._record.faults))
     assert gears._record.faults[3].detail in caplog.text
     assert gears.label == "BF16"
     assert gears.stage(9).gears == (Gear.BF16,)
@@ -196,7 +198,7 @@ def test_tokens_of_redone_steps_count_to_the_gear_that_computed_them():
     assert memory["n_steps"] == 3
 
 
-def test_skipped_steps_are_not_told_as_redone(told):
+def test_skipped_steps_are_not_told_as_redone(snapshot):
     actors = [Actor()]
     gears = gears_of(actors)
     found = staged(gears, actors, [SKIPPED, WELL], [REDONE, SKIPPED, WELL, WELL])
@@ -207,7 +209,7 @@ def test_skipped_steps_are_not_told_as_redone(told):
     assert "1 of 2" in first
     assert "1 of 4" in second
     assert "1 of 4" in third
-    told(f"{first}\n{second}\n{third}")
+    snapshot(f"{first}\n{second}\n{third}")
 
 
 def test_processes_tell_together_what_became_of_each_step():
@@ -235,7 +237,7 @@ def test_what_nobody_asked_for_is_forgotten_when_the_gear_changes():
     assert worker.take_report(actor) == StepReport()
 
 
-def test_a_mismatch_that_is_no_number_bars_and_is_missing_in_the_record(told):
+def test_a_mismatch_that_is_no_number_bars_and_is_missing_in_the_record(snapshot):
     actors = [Actor()]
     gears = gears_of(actors, measure_every=1)
     gears.make_ready(1)
@@ -244,7 +246,7 @@ def test_a_mismatch_that_is_no_number_bars_and_is_missing_in_the_record(told):
     gears.end_step(1, 100.0)
     assert gears._record.metrics[1, "probability_mismatch_FP8"] is None
     (fault,) = gears._record.faults
-    told(fault.detail)
+    snapshot(fault.detail)
     assert gears.stage(9).gears == (Gear.BF16,)
 
 

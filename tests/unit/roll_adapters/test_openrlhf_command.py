@@ -72,7 +72,7 @@ def test_help_needs_no_openrlhf(run, flag):
     assert err == ""
 
 
-def test_a_mistake_is_one_line(run, told):
+def test_a_mistake_is_one_line(run, snapshot):
     lines = []
     for words in (
         (),
@@ -86,7 +86,7 @@ def test_a_mistake_is_one_line(run, told):
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
         lines.append(err)
-    told("".join(lines))
+    snapshot("".join(lines))
 
 
 @pytest.mark.parametrize("release", ["0.10.3", "0.9", "0.110.1", "1.0"])
@@ -159,14 +159,14 @@ def test_one_folder_holds_the_record_of_all_jobs(run, trained, monkeypatch, tmp_
     assert made[0][-2:] == ["--ecorl.set", f'run_dir="{folder}"']
 
 
-def test_ctrl_c_ends_with_one_line(run, monkeypatch, trained, told):
+def test_ctrl_c_ends_with_one_line(run, monkeypatch, trained, snapshot):
     def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_train", stop)
     code, _, err = run("--ecorl.config", "a.toml")
     assert code == 130
-    told(err)
+    snapshot(err)
 
 
 def test_a_config_that_is_not_there_is_one_line(run, monkeypatch, tmp_path):

@@ -105,7 +105,9 @@ def test_a_service_is_asked_for_its_tokenizer(save, service):
     assert "secret" not in str(refused.value)
 
 
-def test_a_service_without_texts_is_refused_and_an_absent_one_is_not(save, service, caplog, told):
+def test_a_service_without_texts_is_refused_and_an_absent_one_is_not(
+    save, service, caplog, snapshot
+):
     base, _ = service
     policy = save("policy", "abc")
     with pytest.raises(ConfigError, match="409"):
@@ -113,7 +115,7 @@ def test_a_service_without_texts_is_refused_and_an_absent_one_is_not(save, servi
     # It may be started later.
     fitted(Config(), job(policy, url="http://127.0.0.1:1/openrlhf"))
     (line,) = caplog.messages
-    told(line.partition(": ")[0])  # and the system's words
+    snapshot(line.partition(": ")[0])  # and the system's words
     # Others' services are not known.
     fitted(Config(), job(policy, url=f"{base}/get_reward"))
 

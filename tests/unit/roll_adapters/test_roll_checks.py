@@ -66,33 +66,33 @@ STATIC = "ecorl.placement.policy"
 
 
 @pytest.mark.parametrize("stage", ["reference", "reward"])
-def test_nothing_moves_in_a_pipeline_that_is_only_measured(job, told, stage):
+def test_nothing_moves_in_a_pipeline_that_is_only_measured(job, snapshot, stage):
     found = job({"type": "static", stage: "fpga"}, moves=False)
-    told(refused(found, f"{STATIC}.{stage}", "fpga", f"{stage}: fpga"))
+    snapshot(refused(found, f"{STATIC}.{stage}", "fpga", f"{stage}: fpga"))
 
 
-def test_with_lora_the_reference_does_not_move(job, told):
+def test_with_lora_the_reference_does_not_move(job, snapshot):
     found = job(REFERENCE, actor_train__model_args__lora_target="o_proj")
-    told(refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent"))
+    snapshot(refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent"))
     assert [own.role for own in found.roles if own.role.startswith("reference")] == []
 
 
-def test_a_job_without_a_reference_moves_none(job, told):
+def test_a_job_without_a_reference_moves_none(job, snapshot):
     found = job(REFERENCE, enable_reference=False)
-    told(refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent"))
+    snapshot(refused(found, f"{STATIC}.reference", "concurrent", "reference: concurrent"))
 
 
 @pytest.mark.parametrize("worker_cls", [RULE, None])
-def test_rewards_without_a_class_that_moves_stay(job, told, worker_cls):
+def test_rewards_without_a_class_that_moves_stay(job, snapshot, worker_cls):
     found = job(AWAY, rewards__general__worker_cls=worker_cls)
-    told(refused(found, f"{STATIC}.reward", "concurrent", "reward: concurrent"))
+    snapshot(refused(found, f"{STATIC}.reward", "concurrent", "reward: concurrent"))
 
 
 OVERLAP = {"roll": {"overlap_reference": True}}
 OVERLAP_KEY = "ecorl.roll.overlap_reference"
 
 
-def test_stages_on_the_same_gpus_do_not_run_at_once(job, told):
+def test_stages_on_the_same_gpus_do_not_run_at_once(job, snapshot):
     lines = []
     for changed in (
         {"reference__device_mapping": "[1, 2]"},
@@ -103,13 +103,13 @@ def test_stages_on_the_same_gpus_do_not_run_at_once(job, told):
         found = job({"type": "static"}, block=OVERLAP, **changed)
         why = refused(found, OVERLAP_KEY, True, "overlap_reference")
         lines.append(f"{changed}: {why}")
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     job({"type": "static"}, block=OVERLAP).check()
 
 
-def test_the_width_of_the_policy_stays(job, told):
+def test_the_width_of_the_policy_stays(job, snapshot):
     found = job({"type": "static"}, block={"trainer": {"widths": [1, 2]}})
-    told(refused(found, "ecorl.trainer.widths", [1, 2], "widths"))
+    snapshot(refused(found, "ecorl.trainer.widths", [1, 2], "widths"))
     job({"type": "static"}, block={"trainer": {"widths": [1]}}).check()
 
 
@@ -135,13 +135,13 @@ CARDS = [
 ]  # fmt: skip
 
 
-def test_cards_that_nothing_could_use_are_refused(job, told):
+def test_cards_that_nothing_could_use_are_refused(job, snapshot):
     lines = []
     for changed, policy, key, value in CARDS:
         where = next(iter(changed.values()))
         why = refused(job(policy, **changed), f"{key}.device_mapping", value, where)
         lines.append(f"{key} = '{value}': {why}")
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_a_class_of_the_user_s_own_may_have_several_cards(job):
@@ -151,13 +151,13 @@ def test_a_class_of_the_user_s_own_may_have_several_cards(job):
 @pytest.mark.parametrize(
     ("strategy", "works"), [("hf_infer", True), ("fsdp2_infer", True), ("megatron_infer", False)]
 )
-def test_a_role_without_gpus_computes_its_bad_rows_in_one_process(job, told, strategy, works):
+def test_a_role_without_gpus_computes_its_bad_rows_in_one_process(job, snapshot, strategy, works):
     strategy_args = {"strategy_name": strategy}
     found = job(reference__device_mapping="fpga:1", reference__strategy_args=strategy_args)
     if works:
         found.check()
     else:
-        told(refused(found, "reference.strategy_args.strategy_name", strategy, strategy))
+        snapshot(refused(found, "reference.strategy_args.strategy_name", strategy, strategy))
     on_gpus = job(reference__device_mapping="[2], fpga:1", reference__strategy_args=strategy_args)
     on_gpus.check()
 
@@ -167,18 +167,20 @@ def test_a_role_without_gpus_computes_its_bad_rows_in_one_process(job, told, str
     [("reference", "reference"), ("reward:general", "rewards.general"),
      ("reward", "rewards.general")],
 )  # fmt: skip
-def test_a_card_has_its_node_already(job, told, role, key):
+def test_a_card_has_its_node_already(job, snapshot, role, key):
     mapping = {f"{key.replace('.', '__')}__device_mapping": "fpga:0"}
     found = job(block={"places": {role: {"node": "b"}}}, **mapping)
-    told(refused(found, f"ecorl.places.{role}.node", "b", "node: b"))
+    snapshot(refused(found, f"ecorl.places.{role}.node", "b", "node: b"))
     job(block={"places": {role: {"count": 1}}}, **mapping).check()
 
 
 @pytest.mark.parametrize("key", ["reference", "rewards.general"])
-def test_a_model_that_is_not_here_is_named(job, told, key):
+def test_a_model_that_is_not_here_is_named(job, snapshot, key):
     where = f"{key.replace('.', '__')}__model_args__model_name_or_path"
     found = job(**{where: "nobody/has-it"})
-    told(refused(found, f"{key}.model_args.model_name_or_path", "nobody/has-it", "nobody/has-it"))
+    snapshot(
+        refused(found, f"{key}.model_args.model_name_or_path", "nobody/has-it", "nobody/has-it")
+    )
     job({"type": "static"}, **{where: "nobody/has-it"}).check()
 
 
@@ -187,11 +189,11 @@ def test_an_engine_that_is_not_there_is_refused(job):
     refused(found, "ecorl.engine.offload.name", "absent", "name: absent")
 
 
-def test_roll_s_own_class_rewards_nothing(job, told):
+def test_roll_s_own_class_rewards_nothing(job, snapshot):
     engine = {"engine": {"offload": {"type": "plugin", "name": "roll"}}}
     job(REFERENCE, block=engine).check()
     found = job(AWAY, block=engine)
-    told(refused(found, "ecorl.engine.offload.name", "roll", "name: roll"))
+    snapshot(refused(found, "ecorl.engine.offload.name", "roll", "name: roll"))
 
 
 def test_a_model_that_reads_other_tokens_is_refused(job, monkeypatch, tmp_path):
@@ -237,29 +239,29 @@ def said(found):
     return "\n".join(f"{role}: {what}" for role, what in found.happens().items())
 
 
-def test_what_is_said_of_roles_that_move(job, told):
-    told(said(job(AWAY, reference__device_mapping="[2], fpga:0")))
+def test_what_is_said_of_roles_that_move(job, snapshot):
+    snapshot(said(job(AWAY, reference__device_mapping="[2], fpga:0")))
     waits = job({"type": "static", "reference": "fpga"}, reference__device_mapping="fpga:0")
-    told(said(waits), "while the GPUs wait")
-    told(said(job({"type": "lookahead"})), "when the policy decides so")
+    snapshot(said(waits), "while the GPUs wait")
+    snapshot(said(job({"type": "lookahead"})), "when the policy decides so")
 
 
-def test_what_roll_does_to_values_is_said(job, told):
+def test_what_roll_does_to_values_is_said(job, snapshot):
     found = job()
     before = found.happens()
     found.settings.enable_old_logprobs_recompute = True
     changed = {role: what for role, what in found.happens().items() if what != before[role]}
     assert changed.keys() == {"critic"}
-    told(changed["critic"])
+    snapshot(changed["critic"])
 
 
-def test_what_is_said_of_roles_that_stay(job, told):
-    told(said(job({"type": "static"}, rewards__math__judge_model_type="api")))
-    told(job({"type": "static"}, block=OVERLAP).happens()["reference"], "beside others")
+def test_what_is_said_of_roles_that_stay(job, snapshot):
+    snapshot(said(job({"type": "static"}, rewards__math__judge_model_type="api")))
+    snapshot(job({"type": "static"}, block=OVERLAP).happens()["reference"], "beside others")
 
 
-def test_what_is_said_in_a_pipeline_that_is_only_measured(job, told):
-    told(said(job({"type": "static"}, moves=False)))
+def test_what_is_said_in_a_pipeline_that_is_only_measured(job, snapshot):
+    snapshot(said(job({"type": "static"}, moves=False)))
 
 
 # ---------------------------------------------------------------- roles and their models

@@ -154,7 +154,7 @@ def test_it_runs_as_a_module():
 # ---------------------------------------------------------------- convert
 
 
-def test_a_config_is_converted_and_the_difference_told(run, absent, job, told):
+def test_a_config_is_converted_and_the_difference_told(run, absent, job, snapshot):
     target = job.with_name("job_ecorl.yaml")
     for mark in ("", "\ufeff"):
         job.write_text(mark + PPO, "utf-8")
@@ -165,7 +165,7 @@ def test_a_config_is_converted_and_the_difference_told(run, absent, job, told):
         new = target.read_text("utf-8")
         assert new.startswith(PPO.replace(ROLLS_MODEL, MOVABLE_MODEL))
         assert "\necorl:\n" in new
-        told(out)
+        snapshot(out)
 
 
 def test_the_converted_config_goes_where_the_user_says(run, job, tmp_path):
@@ -173,21 +173,21 @@ def test_the_converted_config_goes_where_the_user_says(run, job, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["job.yaml", "other.yml"]
 
 
-def test_a_file_that_is_there_is_not_written_over(refused, job, tmp_path, told):
+def test_a_file_that_is_there_is_not_written_over(refused, job, tmp_path, snapshot):
     target = job.with_name("job_ecorl.yaml")
     target.write_text("mine")
-    told(refused("convert", job))
+    snapshot(refused("convert", job))
     assert f"--output = '{job}'" in refused("convert", job, "--output", job)
     assert (target.read_text(), job.read_text()) == ("mine", PPO)
 
 
-def test_what_cannot_be_converted_is_one_line(refused, job, tmp_path, told):
+def test_what_cannot_be_converted_is_one_line(refused, job, tmp_path, snapshot):
     job.unlink()
     lines = [refused("convert", job), refused("convert", tmp_path)]
     for content in (b"a: \xff\n", b"a: [1\n", b"- 1\n", b"a: 1\necorl: {}\n"):
         job.write_bytes(content)
         lines.append(refused("convert", job))
-    told("".join(lines))
+    snapshot("".join(lines))
     assert not job.with_name("job_ecorl.yaml").exists()
 
 
@@ -213,10 +213,10 @@ def test_without_roll_s_packages_that_is_one_line(refused, monkeypatch, rlvr, pa
     assert package in refused("check", rlvr())
 
 
-def test_check_says_of_each_role_what_happens(run, load, rlvr, told):
+def test_check_says_of_each_role_what_happens(run, load, rlvr, snapshot):
     code, out, err = run("check", rlvr(), "max_steps=5", "--set", "name=other")
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def mapping(monkeypatch, tmp_path):
 START = ("start", "--config_path", "configs", "--config_name", "job")
 
 
-def test_start_trains_with_what_it_is_given(run, mapping, tmp_path, told):
+def test_start_trains_with_what_it_is_given(run, mapping, tmp_path, snapshot):
     kind, calls = mapping
     words = [*START, "max_steps=3", "+a.b=2", "--set", "name=b", "--set", "seed=1"]
     code, out, err = run(*words)
@@ -273,7 +273,7 @@ def test_start_trains_with_what_it_is_given(run, mapping, tmp_path, told):
         "begun", "trained", None,
     ]  # fmt: skip
     assert (code, err) == (0, "")
-    told(out)
+    snapshot(out)
 
     def stop(self):
         raise KeyboardInterrupt
@@ -281,7 +281,7 @@ def test_start_trains_with_what_it_is_given(run, mapping, tmp_path, told):
     kind.build = stop
     code, out, err = run(*words)
     assert (code, out) == (130, "")
-    told(err, "stopped")
+    snapshot(err, "stopped")
     assert calls[-1] is KeyboardInterrupt
 
 
@@ -422,8 +422,8 @@ def test_a_name_or_a_parameter_that_is_missing_is_told(load, monkeypatch, module
         names.check_names(rlvr=False)
 
 
-def test_without_roll_that_is_told(absent, told):
+def test_without_roll_that_is_told(absent, snapshot):
     with pytest.raises(MissingToolError) as caught:
         names.check_names(rlvr=False)
-    told(str(caught.value).partition(": ")[0])
+    snapshot(str(caught.value).partition(": ")[0])
     assert names.look_up("roll.anything", "name") is None

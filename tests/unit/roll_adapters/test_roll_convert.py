@@ -171,25 +171,25 @@ def _config(text, name="a.yaml"):
 # ---------------------------------------------------------------- kinds of configs
 
 
-def test_rules_and_judges_stay_and_the_reference_may_move(told):
+def test_rules_and_judges_stay_and_the_reference_may_move(snapshot):
     found, policy, classes = _converted(BASE + DOMAINS)
     assert found.text.startswith(BASE + DOMAINS)
     assert policy == ("concurrent", "gpu")
     assert "reward" not in yaml.safe_load(found.text)["ecorl"]["placement"]["policy"]
     assert classes["llm_judge"] == JUDGE
-    told("\n".join((*found.changes, *found.left)))
+    snapshot("\n".join((*found.changes, *found.left)))
 
 
-def test_a_reward_model_gets_the_class_that_moves(told):
+def test_a_reward_model_gets_the_class_that_moves(snapshot):
     found, policy, classes = _converted(PPO)
     assert classes == {"general": MOVABLE_MODEL}
     assert f"worker_cls: {MOVABLE_MODEL}   # a reward model" in found.text
     assert policy == ("concurrent", "concurrent")
     assert found.left == ()
-    told("\n".join(found.changes))
+    snapshot("\n".join(found.changes))
 
 
-def test_where_the_reference_stays_it_is_said_once(told):
+def test_where_the_reference_stays_it_is_said_once(snapshot):
     lines = []
     for text, kind, policy in (
         (LORA, "rlvr", ("gpu", "concurrent")),
@@ -206,7 +206,7 @@ def test_where_the_reference_stays_it_is_said_once(told):
         assert (kind_of(yaml.safe_load(text)), now) == (kind, policy)
         assert len(found.left) == (policy[0] == "gpu")
         lines += [*found.left, found.changes[-1], ""]
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_the_keys_tell_the_pipeline():
@@ -255,18 +255,18 @@ def test_braces_and_a_class_on_the_next_line():
     assert f"      {MOVABLE_MODEL}   # there\n" in found.text
 
 
-def test_a_last_text_without_a_line_end_stays_as_it_is(told):
+def test_a_last_text_without_a_line_end_stays_as_it_is(snapshot):
     text = "train_env_manager: {}\nprompts:\n  - |\n    Choose your action."
     found = convert(text, "a.yaml")
     assert yaml.safe_load(found.text)["prompts"] == ["Choose your action."]
-    told(found.changes[-1])
+    snapshot(found.changes[-1])
     assert difference(text, found.text, "a", "b").count("\n-") == 2  # |, and the line end
 
 
 # ---------------------------------------------------------------- what this file does not tell
 
 
-def test_what_is_said_of_a_reward_that_stays(told):
+def test_what_is_said_of_a_reward_that_stays(snapshot):
     lines = []
     for domain in (
         "worker_cls: my.rewards.Tone",
@@ -283,7 +283,7 @@ def test_what_is_said_of_a_reward_that_stays(told):
         (line,) = found.left
         lines.append(line)
         assert _config(text).placement.policy.reward == "gpu"
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_a_class_that_another_key_names_is_followed():
@@ -301,7 +301,7 @@ def test_a_model_that_can_move_already_is_left_alone():
     assert "reward: concurrent" in found.text
 
 
-def test_rewards_that_do_not_stand_here(told):
+def test_rewards_that_do_not_stand_here(snapshot):
     lines = []
     for rewards in (
         "rewards: ${more.rewards}\n",
@@ -312,7 +312,7 @@ def test_rewards_that_do_not_stand_here(told):
     ):
         (line,) = convert(BASE + rewards, "a.yaml").left
         lines.append(line)
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 REFERENCE = 'reference: {device_mapping: "list(range(0,8))"}\n'
@@ -339,7 +339,7 @@ def test_where_a_reference_may_move_nothing_is_said(old, new):
     assert convert(text, "a.yaml").left == ()
 
 
-def test_why_a_reference_stays(told):
+def test_why_a_reference_stays(snapshot):
     lines = []
     for old, new in (
         (REFERENCE, ""),
@@ -358,7 +358,7 @@ def test_why_a_reference_stays(told):
         assert _config(text).placement.policy.reference == "gpu"
         (line,) = convert(text, "a.yaml").left
         lines.append(line)
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_images_are_told_by_settings_of_the_rows_or_by_rewards():

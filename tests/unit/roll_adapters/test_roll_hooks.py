@@ -424,23 +424,23 @@ def test_a_rollout_that_generates_nothing_leaves_no_stage():
     assert runtime.accounted == []
 
 
-def test_actors_that_do_not_answer_leave_their_rollout_unmeasured(caplog, told):
+def test_actors_that_do_not_answer_leave_their_rollout_unmeasured(caplog, snapshot):
     run = Rlvr(runtime := FakeRuntime(Action.CONCURRENT))
     run.rollout(0, seen_in(0), RayActorError())
     run.train(0)
     assert run.right()
     (line,) = caplog.messages
-    told(line)
+    snapshot(line)
     # What the others told counts.
     assert [stage.work.role for stage, *_ in runtime.accounted] == ["generation", "reward:math"]
 
 
-def test_an_answer_that_comes_late_is_heard_at_the_next_step(caplog, told):
+def test_an_answer_that_comes_late_is_heard_at_the_next_step(caplog, snapshot):
     run, late = Rlvr(runtime := FakeRuntime()), Late(seen_in(0))
     run.rollout(0, late)
     assert (runtime.accounted, runtime.roles("forget")) == ([], ["generation"])
     (line,) = caplog.messages
-    told(line)
+    snapshot(line)
     run.train(0)
     late.is_there = True
     run.rollout(1)

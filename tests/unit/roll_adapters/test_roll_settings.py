@@ -311,13 +311,13 @@ def test_ranks_and_cards_are_told_apart_wherever_they_stand(ranks, pieces, place
 # ---------------------------------------------------------------- pipelines
 
 
-def test_each_kind_of_config_has_a_pipeline_and_only_in_rlvr_stages_move(given_config, told):
+def test_each_kind_of_config_has_a_pipeline_and_only_in_rlvr_stages_move(given_config, snapshot):
     assert {kind for kind, found in PIPELINES.items() if found.moves} == {"rlvr"}
     assert pipeline_of(given_config()) is PIPELINES["rlvr"]
     assert pipeline_of(given_config("train_env_manager: {}\n" + BLOCK)) is PIPELINES["agentic"]
     with pytest.raises(ConfigError) as caught:
         pipeline_of(given_config("exp_name: a\n" + BLOCK))
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_pipeline_for_images_or_of_the_user_s_own_moves_nothing(given_config):

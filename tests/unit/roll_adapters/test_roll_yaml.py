@@ -206,13 +206,13 @@ def test_where_no_value_can_stand_the_key_is_named(parts, value, line):
     assert (found.path, found.line) == ("job.yaml", line)
 
 
-def test_a_question_mark_without_an_answer_is_no_place(told):
+def test_a_question_mark_without_an_answer_is_no_place(snapshot):
     lines = []
     for text, place in (("? a\n? b\n", ["a"]), ("[a: 1]\n", [0, "k"])):
         with pytest.raises(ConfigError) as caught:
             with_value(text, place, "v")
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 # ---------------------------------------------------------------- blocks

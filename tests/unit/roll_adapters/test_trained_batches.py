@@ -175,7 +175,7 @@ def test_batches_without_tokens_have_rows():
     assert counts(BatchEncoding(table)) == (4, None)
 
 
-def test_rows_that_a_batch_hides_are_not_known(told):
+def test_rows_that_a_batch_hides_are_not_known(snapshot):
     reasons = []
     for batch in (
         [{"prompt": "a"}],
@@ -186,7 +186,7 @@ def test_rows_that_a_batch_hides_are_not_known(told):
         with pytest.raises(DataError) as caught:
             counted(batch, trainer())
         reasons.append(str(caught.value))
-    told("\n".join(reasons))
+    snapshot("\n".join(reasons))
 
 
 class Toy:
@@ -199,7 +199,7 @@ class Toy:
         return 0.25
 
 
-def test_what_is_hidden_in_one_batch_is_not_known_of_the_step(told):
+def test_what_is_hidden_in_one_batch_is_not_known_of_the_step(snapshot):
     batches, toy = TrainedBatches(), Toy()
     batches.watch(toy)
     batch = {"input_ids": torch.full((2, 3), 7)}
@@ -213,19 +213,19 @@ def test_what_is_hidden_in_one_batch_is_not_known_of_the_step(told):
     toy.training_step(None, batch)
     assert batches.take() == (2, 6)
     (why,) = batches.objections
-    told(why)
+    snapshot(why)
     batches.leave()
     assert "training_step" not in toy.__dict__
 
 
-def test_no_row_at_all_is_not_known(told):
+def test_no_row_at_all_is_not_known(snapshot):
     batches, toy = TrainedBatches(), Toy()
     toy.processing_class = trainer().processing_class
     batches.watch(toy)
     nothing = torch.zeros(1, 4, dtype=torch.long)
     toy.training_step(None, {"input_ids": nothing, "position_ids": nothing})
     assert batches.take() == (None, 0)
-    told(batches.objections[0])
+    snapshot(batches.objections[0])
 
 
 class Generating(Toy):
@@ -265,11 +265,11 @@ def test_a_batch_counts_once_where_another_tool_keeps_the_wrapped_step():
     assert batches.take() == (None, None)
 
 
-def test_a_trainer_that_goes_another_way_is_not_counted(told):
+def test_a_trainer_that_goes_another_way_is_not_counted(snapshot):
     batches = TrainedBatches()
     batches.watch(None)
     assert batches.take() == (None, None)
-    told("\n".join(batches.objections))
+    snapshot("\n".join(batches.objections))
 
 
 def test_the_trainer_gets_back_what_it_had():

@@ -33,8 +33,8 @@ def reward(tmp_path):
     return make_folder(tmp_path / "reward", name, score__weight=(1, 4))
 
 
-def test_whole_folders_are_described(policy, reward, told):
-    told(str(check_policy(policy)))
+def test_whole_folders_are_described(policy, reward, snapshot):
+    snapshot(str(check_policy(policy)))
     assert check_reward(reward).architecture == "LlamaForSequenceClassification"
 
 
@@ -60,7 +60,7 @@ def test_weights_of_other_forms_are_left_to_those_who_load_them(policy):
     assert check_policy(policy).weights_bytes is None
 
 
-def test_what_is_missing_or_damaged_is_named(policy, told):
+def test_what_is_missing_or_damaged_is_named(policy, snapshot):
     messages = []
     for name, content in (
         ("config.json", None),
@@ -80,7 +80,7 @@ def test_what_is_missing_or_damaged_is_named(policy, told):
         assert "\n" not in str(caught.value)
         messages.append(str(caught.value).partition(" (Error ")[0])  # and safetensors' words
         (policy / name).write_bytes(whole)
-    told("\n".join(messages))
+    snapshot("\n".join(messages))
 
 
 def test_weights_that_were_cut_off_are_refused_by_their_head(policy):
@@ -90,16 +90,16 @@ def test_weights_that_were_cut_off_are_refused_by_their_head(policy):
         check_policy(policy)
 
 
-def test_no_folder_at_all_is_told_apart(tmp_path, policy, told):
+def test_no_folder_at_all_is_told_apart(tmp_path, policy, snapshot):
     lines = []
     for folder in (policy / "config.json", tmp_path / "none", Path("org/model")):
         with pytest.raises(CheckpointError) as caught:
             check_policy(folder)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_a_reward_model_has_one_scalar_head(tmp_path, policy, told):
+def test_a_reward_model_has_one_scalar_head(tmp_path, policy, snapshot):
     name = "LlamaForSequenceClassification"
     two = make_folder(tmp_path / "two", name, score__weight=(2, 4))
     lines = []
@@ -107,4 +107,4 @@ def test_a_reward_model_has_one_scalar_head(tmp_path, policy, told):
         with pytest.raises(CheckpointError) as caught:
             check_reward(folder)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))

@@ -13,7 +13,7 @@ GOOD = '{"prompt": "1+1="}\n'
 CHAT = json.dumps({"prompt": [{"role": "user", "content": "hello"}]})
 
 
-def test_a_wrong_line_is_named_with_what_is_wrong(tmp_path, told):
+def test_a_wrong_line_is_named_with_what_is_wrong(tmp_path, snapshot):
     path = tmp_path / "prompts.jsonl"
     messages = []
     for text, line in (
@@ -34,10 +34,10 @@ def test_a_wrong_line_is_named_with_what_is_wrong(tmp_path, told):
         messages.append(str(caught.value))
         assert messages[-1].startswith(f"{path}:{line}: ")
         assert "\n" not in messages[-1]
-    told("\n".join(messages))
+    snapshot("\n".join(messages))
 
 
-def test_a_file_that_holds_no_rows_is_named_with_its_key(tmp_path, told):
+def test_a_file_that_holds_no_rows_is_named_with_its_key(tmp_path, snapshot):
     lines = []
     for content in (b"", b"\n \n", b"\xff\xfe\n", None):
         path = tmp_path / "prompts.jsonl" if content is not None else tmp_path
@@ -47,7 +47,7 @@ def test_a_file_that_holds_no_rows_is_named_with_its_key(tmp_path, told):
             read_rows(path, PROMPT_KEYS, "task.prompts")
         assert f"{path} (task.prompts): " in str(caught.value)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_rows_are_ended_by_line_feeds_alone_and_a_mark_of_byte_order_is_no_row(tmp_path):

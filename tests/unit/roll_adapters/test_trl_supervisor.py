@@ -126,11 +126,11 @@ def without_ids(line):
 
 @pytest.mark.parametrize("how", ["exit", "abort"])
 def test_the_reason_holds_the_last_words_of_a_process_that_is_no_rank_0(
-    supervise, tmp_path, told, how
+    supervise, tmp_path, snapshot, how
 ):
     assert supervise({3: 2}, fault(2, 1, "loading", how))
     (reason,) = reasons_of(tmp_path)
-    told(without_ids(reason))
+    snapshot(without_ids(reason))
 
 
 def test_a_width_that_failed_is_tried_again_later(supervise, tmp_path):
@@ -233,14 +233,14 @@ def test_lines_that_are_no_message_end_nothing(supervise, tmp_path, caplog):
 
 
 def test_a_training_that_runs_out_of_memory_beside_others_starts_again_without_them(
-    supervise, tmp_path, told
+    supervise, tmp_path, snapshot
 ):
     faults = [fault(1, 0, "later", "memory"), fault(2, 0, "loading", "hang", always=True)]
     patience = replace(PATIENCE, retry_s=0.0, longest_retry_s=0.0)
     assert supervise({1: 2}, *faults, tries=0, patience=patience)
     assert widths_of(tmp_path) == [1] * N_STEPS
     (reason,) = reasons_of(tmp_path)
-    told(reason)
+    snapshot(reason)
 
 
 def test_a_training_that_runs_out_of_memory_by_itself_ends(supervise, tmp_path):
@@ -313,7 +313,7 @@ def clusters_of(folder):
 
 @pytest.mark.parametrize("how", ["cluster", "cluster and this"])
 def test_a_run_whose_cluster_is_lost_goes_on_by_itself_on_another_one(
-    supervise, tmp_path, told, how
+    supervise, tmp_path, snapshot, how
 ):
     cluster = StandInCluster(tmp_path, (tmp_path / "ledger.sqlite").touch)
     assert supervise({}, fault(2, 0, "later", how), width=2, cluster=cluster)
@@ -323,7 +323,7 @@ def test_a_run_whose_cluster_is_lost_goes_on_by_itself_on_another_one(
     assert set(ways[:2]) == {("start", "")}
     ((way, lost),) = set(ways[2:])
     assert way == "resume"
-    told(lost)
+    snapshot(lost)
 
 
 def test_a_run_whose_cluster_is_lost_before_its_record_was_begun_starts_afresh(supervise, tmp_path):
@@ -352,14 +352,14 @@ def test_clusters_that_are_lost_again_and_again_end_the_run(supervise, tmp_path)
     assert cluster.n_renewed == supervisor.MOST_CLUSTERS == 5
 
 
-def test_where_no_other_cluster_starts_the_run_ends_in_one_line(supervise, tmp_path, told):
+def test_where_no_other_cluster_starts_the_run_ends_in_one_line(supervise, tmp_path, snapshot):
     def refuse():
         raise ConfigError("runtime.address", "local", "a cluster that starts (no space left)")
 
     cluster = StandInCluster(tmp_path, refuse)
     with pytest.raises(TrainingError) as caught:
         supervise({}, fault(1, 0, "later", "cluster"), cluster=cluster)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_signal_while_another_cluster_starts_ends_the_run(supervise, tmp_path):
@@ -516,7 +516,7 @@ def test_a_run_goes_on_with_the_number_of_processes_that_was_chosen_last(begun, 
 
 
 def test_the_line_of_a_killed_process_names_the_command_that_goes_on(
-    begun, tmp_path, monkeypatch, told
+    begun, tmp_path, monkeypatch, snapshot
 ):
     _, ledger = begun
     ledger.metric(3, NEXT_WIDTH, 2.0)
@@ -525,7 +525,7 @@ def test_the_line_of_a_killed_process_names_the_command_that_goes_on(
     monkeypatch.setenv(FAULTS, json.dumps([fault(2, 1, "step", "kill")]))
     with pytest.raises(TrainingError) as caught:
         trl_run.resume(tmp_path, Console(quiet=True))
-    told(without_ids(str(caught.value)))
+    snapshot(without_ids(str(caught.value)))
     monkeypatch.setenv(FAULTS, "[]")
     assert trl_run.resume(tmp_path, Console(quiet=True))
     assert widths_of(tmp_path) == [2] * N_STEPS
@@ -568,7 +568,7 @@ def test_all_processes_of_a_group_are_given_the_variables_of_the_run(tmp_path, m
 
 
 def test_a_cluster_that_does_not_start_leaves_the_hint_how_to_go_on(
-    begun, tmp_path, monkeypatch, told
+    begun, tmp_path, monkeypatch, snapshot
 ):
     config, ledger = begun
     ledger.close()
@@ -587,4 +587,4 @@ def test_a_cluster_that_does_not_start_leaves_the_hint_how_to_go_on(
     on_ray = config.model_copy(update={"runtime": RayRuntimeConfig(type="ray", address="local")})
     with pytest.raises(ConfigError) as caught:
         trl_run._supervised("resume", on_ray, tmp_path, 1)
-    told(str(caught.value))
+    snapshot(str(caught.value))

@@ -251,7 +251,9 @@ def test_quarantine_moves_the_stage_to_the_gpu_and_a_probe_brings_it_back(bench,
     assert bench.asked == [(0, 1)] * 3
 
 
-def test_a_figure_beyond_physics_is_refused_and_the_rows_are_kept(bench, toys, use_engines, told):
+def test_a_figure_beyond_physics_is_refused_and_the_rows_are_kept(
+    bench, toys, use_engines, snapshot
+):
     report = EngineReport(1e-12, 1e-9, Provenance.MODELLED, 0.01)
     use_engines(toys.threaded(report=report))
     runtime = bench.build()
@@ -260,7 +262,7 @@ def test_a_figure_beyond_physics_is_refused_and_the_rows_are_kept(bench, toys, u
     assert bits(bench.step(1, batch)) == bits(toys.answer(batch, Stage.REWARD).values)
     (fault,) = bench.faults()
     assert (fault.kind, fault.where, fault.n_rows) == ("PhysicalBoundError", "reward", 0)
-    told(fault.detail)
+    snapshot(fault.detail)
     (result,) = bench.executions()
     assert (result.time_s, result.energy.energy_j, result.fault) == (
         None, None, "PhysicalBoundError",
@@ -401,7 +403,9 @@ def test_the_queue_counts_what_was_sent_and_not_joined(bench, toys, use_engines)
     assert queue(Stage.REWARD) == 0
 
 
-def test_a_retired_stage_stays_where_the_framework_computes(bench, toys, use_engines, caplog, told):
+def test_a_retired_stage_stays_where_the_framework_computes(
+    bench, toys, use_engines, caplog, snapshot
+):
     use_engines(toys.threaded())
     runtime = bench.build()
     runtime.start()
@@ -415,7 +419,7 @@ def test_a_retired_stage_stays_where_the_framework_computes(bench, toys, use_eng
     assert bench.start(work).placement.action is Action.GPU
     # These runs have no GPU, and none is named to the user.
     (line,) = caplog.messages
-    told(line)
+    snapshot(line)
     (fault,) = bench.faults()
     assert (fault.kind, fault.where, fault.detail) == ("EngineRetired", "reward", "it changed")
 
@@ -436,7 +440,7 @@ def warnings(caplog):
     ],
 )
 def test_of_two_models_that_do_not_fit_one_card_the_second_has_no_engine(
-    bench, toys, use_engines, caplog, told, needs, together
+    bench, toys, use_engines, caplog, snapshot, needs, together
 ):
     made = []
 
@@ -452,7 +456,7 @@ def test_of_two_models_that_do_not_fit_one_card_the_second_has_no_engine(
     runtime.start()
     (line,) = warnings(caplog)
     assert together in line
-    told(line)
+    snapshot(line)
     assert [engine.n_closed for engine in made] == [0, 1]
     assert (runtime.offloads(Stage.REWARD), runtime.offloads(Stage.REFERENCE)) == (True, False)
     bench.step(1, toys.make_batch(3))  # the first is asked as ever
@@ -609,14 +613,14 @@ def half_config(toys, isolated, **options):
     [(True, "user"), (False, "user"), (False, "bug"), (True, "bug"), (True, "dies")],
 )
 def test_a_model_whose_engine_does_not_start_stays_and_the_other_keeps_its_own(
-    bench, toys, half_plugin, caplog, told, isolated, broken
+    bench, toys, half_plugin, caplog, snapshot, isolated, broken
 ):
     before = children()
     config = half_config(toys, isolated, broken=broken)
     runtime = bench.build(config, stages=(Stage.REWARD, Stage.REFERENCE))
     runtime.start()
     (line,) = warnings(caplog)
-    told(line)
+    snapshot(line)
     reason = line.partition(" (model) ")[2]
     assert len(children() - before) == 1 + isolated  # the sampler, and the engine for rewards
     assert (runtime.offloads(Stage.REWARD), runtime.offloads(Stage.REFERENCE)) == (True, False)
@@ -648,7 +652,7 @@ def test_a_mistake_of_the_config_ends_the_start_and_leaves_nothing_behind(
 @pytest.mark.parametrize("policy", ["static on the host", "static", "threshold"])
 @pytest.mark.parametrize("there", [(), ("no.xclbin",)])
 def test_a_bitstream_that_is_not_there_is_told_once_and_nothing_is_offloaded(
-    bench, toys, caplog, told, policy, there
+    bench, toys, caplog, snapshot, policy, there
 ):
     path = bench.folder / "no.xclbin"
     for name in there:
@@ -662,19 +666,19 @@ def test_a_bitstream_that_is_not_there_is_told_once_and_nothing_is_offloaded(
     (line,) = warnings(caplog)
     faults = bench.faults()
     assert {fault.kind for fault in faults} == {FaultKind.NO_ENGINE}
-    told("\n".join([line, *(f"{fault.where}: {fault.detail}" for fault in faults)]))
+    snapshot("\n".join([line, *(f"{fault.where}: {fault.detail}" for fault in faults)]))
     if policy != "static on the host":
         placement = bench.start(toys.work_of(toys.make_batch(2))).placement
         assert placement.action is Action.GPU
         assert faults[0].detail == f"model {placement.reason}"
 
 
-def test_a_model_in_a_type_that_the_exact_engine_lacks_stays(bench, toys, caplog, told):
+def test_a_model_in_a_type_that_the_exact_engine_lacks_stays(bench, toys, caplog, snapshot):
     data = json.loads(toys.make_config().model_dump_json())
     data["engine"]["offload"] = {"type": "torch"}
     runtime = bench.build(Config.model_validate(data), dtype="float64")
     runtime.start()
-    told("\n".join(warnings(caplog)))
+    snapshot("\n".join(warnings(caplog)))
 
 
 def test_close_ends_engines_and_sampler_and_may_be_called_twice(bench, toys, half_plugin):

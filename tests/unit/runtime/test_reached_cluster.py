@@ -51,14 +51,14 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed"])
-def test_an_address_without_a_cluster_is_given_up_within_the_limit(request, told, kind):
+def test_an_address_without_a_cluster_is_given_up_within_the_limit(request, snapshot, kind):
     before = psutil.Process().children(recursive=True)
     port = request.getfixturevalue(kind)
     with pytest.raises(TimeoutError) as found:
         reach.refusal(f"127.0.0.1:{port}", 1.0)
     assert "\n" not in str(found.value)
     # What it has met so far depends on how fast it is.
-    told(str(found.value).partition(": ")[0])
+    snapshot(str(found.value).partition(": ")[0])
     assert psutil.Process().children(recursive=True) == before
 
 
@@ -128,14 +128,16 @@ def test_who_named_a_cluster_that_does_not_answer_is_named(monkeypatch, asked):
     assert asked == [("auto", 5.0), ("head:6379", 5.0), ("other:1", 5.0)]
 
 
-def test_an_address_of_another_kind_in_the_environment_is_refused_at_once(monkeypatch, asked, told):
+def test_an_address_of_another_kind_in_the_environment_is_refused_at_once(
+    monkeypatch, asked, snapshot
+):
     lines = []
     for address in ("http://head:8265", "head", "head:70000", "ray://head:10001"):
         monkeypatch.setenv(TOLD, address)
         with pytest.raises(ConfigError) as caught:
             cluster.connect(RayRuntimeConfig(), 0)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     assert asked == []
 
 

@@ -73,12 +73,12 @@ def test_one_state_and_a_batch_of_states_give_the_same_logits():
     assert one_by_one == pytest.approx(file.batch(states), abs=1e-4)
 
 
-def test_stages_that_stay_on_the_gpu_are_not_asked_about(told):
+def test_stages_that_stay_on_the_gpu_are_not_asked_about(snapshot):
     policy = scheduler()
     for stage in (Stage.GENERATION, Stage.ACTOR_TRAIN):
         action, reason, costs = parts(policy.propose(state(stage)))
         assert (action, costs) == (Action.GPU, ())
-        told(reason, str(stage))
+        snapshot(reason, str(stage))
 
 
 def test_where_the_card_costs_more_joules_the_guards_leave_the_gpu_alone():

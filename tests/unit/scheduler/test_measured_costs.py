@@ -184,8 +184,8 @@ def test_measurements_count_unless_the_config_says_otherwise():
     assert not lookahead(measured=False).measured
 
 
-def test_words_for_what_was_adjusted(told):
+def test_words_for_what_was_adjusted(snapshot):
     own = PathCost(Stage.REWARD, 1.0, 1.0, 3, Provenance.MODELLED, recent_j_per_token=1.0)
     card = PathCost(Stage.REWARD, 1.0, None, 3, Provenance.MEASURED, on_card=True)
-    told(adjusted((own, card), "host"))
+    snapshot(adjusted((own, card), "host"))
     assert adjusted((), "host") == ""

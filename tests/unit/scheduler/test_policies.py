@@ -64,11 +64,11 @@ def test_threshold_never_offloads_a_trained_model(make_state):
         assert Threshold(10**6, 100).propose(make_state(stage)).action is Action.GPU
 
 
-def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(make_state, told):
+def test_lookahead_says_do_not_offload_an_8_b_model_and_shows_the_arithmetic(make_state, snapshot):
     policy = build_policy(placement(type="lookahead"), GPU, U55C)
     action, reason, costs = parts(policy.propose(make_state()))
     assert action is Action.GPU
-    told(reason)
+    snapshot(reason)
     assert [c.action for c in costs] == list(Action)
     by_action = {c.action: c for c in costs}
     assert by_action[Action.FPGA].energy_j > 5 * by_action[Action.GPU].energy_j

@@ -177,10 +177,10 @@ def test_a_card_whose_profile_lacks_figures_is_not_usable_and_it_says_which():
     assert table.notes
 
 
-def test_without_a_card_nothing_is_usable(told):
+def test_without_a_card_nothing_is_usable(snapshot):
     table = roofline_table(setting(n_cards=0), LENGTHS)
     assert table.card_usable == (False, False, False)
-    told("\n".join(table.notes))
+    snapshot("\n".join(table.notes))
     assert table.card_idle_w == 0.0
 
 

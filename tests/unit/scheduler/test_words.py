@@ -38,16 +38,16 @@ def read(reason, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_guard_says_in_plain_words_why_a_stage_was_kept(make_state, told, kind):
+def test_a_guard_says_in_plain_words_why_a_stage_was_kept(make_state, snapshot, kind):
     reasons = []
     for changes in ({"queue": 9}, {"length": 3000}, {"available": False}, {"stage": Stage.CRITIC}):
         asked = replace(make_state(**changes), framework_on=kind)
         reasons.append(read(place(asked, Fixed(Action.CONCURRENT), Guards()).reason, kind))
-    told("\n".join(reasons))
+    snapshot("\n".join(reasons))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_energy_guard_names_both_figures_in_one_unit(make_state, told, kind):
+def test_the_energy_guard_names_both_figures_in_one_unit(make_state, snapshot, kind):
     _, profile = KINDS[kind]
     asked = replace(make_state(), framework_on=kind)
     guards = Guards(energy_margin=0.0, costs=CostModel(H100, U55C))
@@ -59,16 +59,16 @@ def test_the_energy_guard_names_both_figures_in_one_unit(make_state, told, kind)
     assert f"({card_j:.3g} against {own_j:.3g} J a token" in reason
     assert profile.kind is kind
     unknown = place(asked, Fixed(Action.FPGA), replace(guards, costs=None)).reason
-    told(f"{reason}\n{read(unknown, kind)}")
+    snapshot(f"{reason}\n{read(unknown, kind)}")
 
 
-def test_the_energies_of_a_batch_without_tokens_are_joules(told):
+def test_the_energies_of_a_batch_without_tokens_are_joules(snapshot):
     facts = GuardFacts(
         Stage.REWARD, True, True, 0, 1.0, 10.0, lambda: Energies(2.0, 0.25, "card measured")
     )
     words = guard_objection(facts, 8, 2048, 1.5).words
     assert "(2 against 0.25 J" in words
-    told(words)
+    snapshot(words)
     assert against(2.3e-3, 0.4e-3, 1) == "2.3 against 0.4 mJ a token"
     assert against(2.3e-5, 0.0, 1) == "23 against 0 µJ a token"
     assert against(2300.0, 46.0, 0) == "2.3 against 0.046 kJ"
@@ -118,15 +118,15 @@ def test_no_policy_says_what_only_the_paper_explains(make_state, kind, name, abi
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_actions_have_names_that_a_reader_understands(told, kind):
+def test_actions_have_names_that_a_reader_understands(snapshot, kind):
     own = KINDS[kind][0]
     names = [action_name(action, own) for action in Action]
     names += [action_name(Action.CONCURRENT, own, stage) for stage in Stage]
-    told("\n".join(names))
+    snapshot("\n".join(names))
 
 
-def test_a_policy_that_fails_is_said_to_have_failed(make_state, told):
+def test_a_policy_that_fails_is_said_to_have_failed(make_state, snapshot):
     policy = Fixed(Action.FPGA)
     policy.propose = lambda state: 1 / 0
     asked = replace(make_state(), framework_on=DeviceKind.CPU)
-    told(place(asked, policy, Guards()).reason)
+    snapshot(place(asked, policy, Guards()).reason)

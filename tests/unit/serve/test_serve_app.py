@@ -88,11 +88,11 @@ def test_log_probs_at_a_temperature(client_of):
     assert second["logprobs"] == []
 
 
-def test_a_row_without_a_number_is_null_with_a_reason(client_of, told):
+def test_a_row_without_a_number_is_null_with_a_reason(client_of, snapshot):
     answer = client_of().post("/v1/rewards", json={"rows": [{"token_ids": [NO_NUMBER]}]})
     (row,) = answer.json()["rows"]
     assert row["reward"] is None
-    told(row["reason"])
+    snapshot(row["reason"])
     assert set(answer.json()["device"].values()) == {"stub_card", None}
     client = client_of(StubEngine(Stage.REFERENCE))
     rows = [{"token_ids": [2, t], "n_completion": 1} for t in (NO_NUMBER, 3)]
@@ -101,10 +101,10 @@ def test_a_row_without_a_number_is_null_with_a_reason(client_of, told):
     assert right["logprobs"] == [float(logprobs_of([2, 3], 1)[0])]
 
 
-def test_the_other_stage_is_refused_with_the_way(client_of, told):
+def test_the_other_stage_is_refused_with_the_way(client_of, snapshot):
     first = refused(client_of().post("/v1/logprobs", json={}), 409)
     second = refused(client_of(StubEngine(Stage.REFERENCE)).post("/v1/rewards", json={}), 409)
-    told(f"{first}\n{second}")
+    snapshot(f"{first}\n{second}")
 
 
 def test_what_is_no_request_for_scores(client_of):

@@ -81,7 +81,7 @@ BAD = [
 ]
 
 
-def test_the_line_for_a_bad_body(told):
+def test_the_line_for_a_bad_body(snapshot):
     lines = []
     for data, key_and_value in BAD:
         line = line_of(data)
@@ -91,14 +91,14 @@ def test_the_line_for_a_bad_body(told):
             assert "JSON" in line
         else:
             lines.append(line)
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_lines_for_log_probs(told):
+def test_lines_for_log_probs(snapshot):
     assert "n_completion = (not given)" in line_of({"rows": [row()]}, Stage.REFERENCE)
     line = line_of({"rows": [row(n_completion=3)]}, Stage.REFERENCE)
     assert "n_completion = 3: " in line
-    told(line)
+    snapshot(line)
     for wrong in ("0", "-1", "NaN", "Infinity", "1e999", '"1"', "true", "null"):
         body = f'{{"rows": [{{"token_ids": [1, 2], "n_completion": 1}}], "temperature": {wrong}}}'
         line = line_of(body.encode(), Stage.REFERENCE)

@@ -115,7 +115,7 @@ def test_what_other_frameworks_leave_out_or_add_is_no_mistake(client_of):
         assert (answer.status_code, answer.json()["rewards"]) == (200, expected)
 
 
-def test_mistakes_are_told_on_one_line(client_of, told):
+def test_mistakes_are_told_on_one_line(client_of, snapshot):
     client = client_of()
     lines = []
     for body, key_and_value in (
@@ -133,7 +133,7 @@ def test_mistakes_are_told_on_one_line(client_of, told):
     ):
         lines.append(refused(client.post(PATH, json=body), 400))
         assert lines[-1].startswith(f"{key_and_value}: ")
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_what_is_not_json_or_not_told_to_be(client_of):
@@ -157,12 +157,12 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(client_of):
     assert client.post(PATH, json=asked).status_code == 200
 
 
-def test_a_text_without_a_usable_number_is_an_error_and_no_null(client_of, told):
+def test_a_text_without_a_usable_number_is_an_error_and_no_null(client_of, snapshot):
     line = refused(client_of().post(PATH, json=question("1", str(NO_NUMBER))), 422)
-    told(line)
+    snapshot(line)
 
 
-def test_a_model_without_texts_says_why_and_answers_the_rest(client_of, told):
+def test_a_model_without_texts_says_why_and_answers_the_rest(client_of, snapshot):
     client = client_of(tokenizer=None)
     first = refused(client.post(PATH, json=question("1")), 409)
     texts = client.get("/v1/model").json()["texts"]
@@ -170,7 +170,7 @@ def test_a_model_without_texts_says_why_and_answers_the_rest(client_of, told):
     assert texts["why_not"] in first
     assert client.post("/v1/rewards", json={"rows": [{"token_ids": [1]}]}).status_code == 200
     client = client_of(StubEngine(Stage.REFERENCE))
-    told(f"{first}\n{refused(client.post(PATH, json=question('1')), 409)}")
+    snapshot(f"{first}\n{refused(client.post(PATH, json=question('1')), 409)}")
 
 
 def test_the_model_and_the_metrics_tell_of_it(client_of):

@@ -93,10 +93,10 @@ def test_a_budget_of_noise_does_not_stand_in_the_way_of_arms_without_gears():
     assert arms(base)["gpu_only"].config.gears.noise_budget is None
 
 
-def test_what_there_is_not_yet_keeps_its_place(told):
+def test_what_there_is_not_yet_keeps_its_place(snapshot):
     found = arms(load_config("demo"), ADAPTIVE, CLOCKS)
     assert found["gpu_only+clocks"].config is None
-    told(found["gpu_only+clocks"].why)
+    snapshot(found["gpu_only+clocks"].why)
 
 
 def test_adaptive_batches_are_an_arm_that_differs_in_nothing_else():

@@ -148,7 +148,7 @@ def test_a_config_of_the_user_s_is_evaluated_along_training_unless_it_says_other
     assert users_config(str(path), [], None).trainer.evaluate_every == 0
 
 
-def test_a_folder_keeps_its_plan_and_refuses_another_device(tmp_path, told):
+def test_a_folder_keeps_its_plan_and_refuses_another_device(tmp_path, snapshot):
     folder, made = BenchFolder(tmp_path / "b"), plan("trainer.beta=0.1", reward=0.7)
     folder.begin(made, STAND)
     assert BenchFolder(tmp_path / "b").plan() == (made, STAND)
@@ -162,7 +162,7 @@ def test_a_folder_keeps_its_plan_and_refuses_another_device(tmp_path, told):
     assert [one.name for one in (tmp_path / "c").iterdir()] == ["mine.txt"]
     with pytest.raises(RunError) as a_file, BenchFolder(tmp_path / "c" / "mine.txt").held():
         pass
-    told("\n".join([str(full.value), str(a_file.value)]))
+    snapshot("\n".join([str(full.value), str(a_file.value)]))
 
 
 def test_what_never_ran_leaves_nothing_behind(tmp_path):
@@ -219,9 +219,9 @@ def test_a_benchmark_goes_on_where_the_framework_computes_as_it_did(tmp_path):
     assert folder.plan()[1] == STAND.computing_on("cuda", ["GPU-1"])
 
 
-def test_another_version_of_the_framework_is_another_result(told):
+def test_another_version_of_the_framework_is_another_result(snapshot):
     (difference,) = STAND.differences(replace(STAND, versions={**STAND.versions, "torch": "0.1"}))
-    told(difference)
+    snapshot(difference)
 
 
 def test_a_model_that_changed_is_another_config(tmp_path):
@@ -264,9 +264,9 @@ def test_a_run_that_one_session_did_not_make_is_taken_from_the_other():
         assert sorted((run.seed, run.missing) for run in both.runs) == [(1, ""), (2, "")]
 
 
-def test_a_machine_that_cannot_be_told_from_another_is_not_joined(told):
+def test_a_machine_that_cannot_be_told_from_another_is_not_joined(snapshot):
     stand = replace(STAND, unit=None)
     one, other = (result_of([figures("gpu_only", seed)], stand=stand) for seed in (1, 2))
     with pytest.raises(DataError) as caught:
         joined([one, other], ["a.json", "b.json"])
-    told(str(caught.value))
+    snapshot(str(caught.value))

@@ -118,14 +118,14 @@ def test_a_crash_is_a_missing_cell_and_a_second_session_makes_that_run_alone(
 
 
 def test_a_run_that_stops_by_itself_is_a_missing_cell_with_a_reason(
-    toy, tmp_path, monkeypatch, told
+    toy, tmp_path, monkeypatch, snapshot
 ):
     monkeypatch.setenv("TOY_STOP", "learned")
     result, said = session(make_plan(tmp_path, seeds=(1,)), BenchFolder(tmp_path / "b"))
     missing = {r.arm: r.missing for r in result.runs}
     assert missing["gpu_only"] == ""
     assert any(missing["learned"] in line for line in said)
-    told(missing["learned"])
+    snapshot(missing["learned"])
 
 
 def test_seed_0_is_gone_on_with_as_any_other(toy, tmp_path):
@@ -306,7 +306,7 @@ def test_ctrl_c_leaves_what_has_finished_and_a_second_call_goes_on(toy, tmp_path
     assert begun(folder, "gpu_only", 1) == kept
 
 
-def test_two_sessions_at_one_folder_are_refused(toy, tmp_path, told):
+def test_two_sessions_at_one_folder_are_refused(toy, tmp_path, snapshot):
     hold = tmp_path / "hold"
     hold.touch()
     process = started(tmp_path, TOY_HOLD=str(hold))
@@ -315,7 +315,7 @@ def test_two_sessions_at_one_folder_are_refused(toy, tmp_path, told):
     other = command(tmp_path, "--out", "b")
     _, err = other.communicate(timeout=240)
     assert other.returncode == 2
-    told(err)
+    snapshot(err)
     hold.unlink()
     _, err = process.communicate(timeout=240)
     assert process.returncode == 0, err

@@ -55,17 +55,17 @@ def test_the_simulated_card_is_in_no_figure_of_the_machine(whole):
     assert len(tables_of(without, "tokens")) == 1
 
 
-def test_an_arm_that_was_not_run_has_dashes_and_a_reason(whole, told):
+def test_an_arm_that_was_not_run_has_dashes_and_a_reason(whole, snapshot):
     row = rows_of(tables_of(whole, "tokens")[0])["gpu_only+clocks"]
     assert set(list(row.values())[1:]) == {"-"}
-    told("\n".join(missing(whole)))
+    snapshot("\n".join(missing(whole)))
 
 
-def test_a_failed_run_is_a_missing_cell_with_its_reason(told):
+def test_a_failed_run_is_a_missing_cell_with_its_reason(snapshot):
     runs = [figures("gpu_only", s) for s in (1, 2, 3)]
     runs += [figures("learned", 1), figures("learned", 2, missing="its process died")]
     result = result_of(runs)
-    told("\n".join([*rows_of(tables_of(result, "tokens")[0]), *missing(result)]))
+    snapshot("\n".join([*rows_of(tables_of(result, "tokens")[0]), *missing(result)]))
     assert over_seeds(result, "learned", lambda run: run.tokens_per_j).n == 1
 
 
@@ -99,16 +99,16 @@ def test_figures_of_two_provenances_never_share_a_column():
         assert row[f"tokens_per_j_{other}"] == ""
 
 
-def test_joules_that_lack_something_make_bounds(told):
+def test_joules_that_lack_something_make_bounds(snapshot):
     lacking = machine(at_least=True)
     runs = [figures("gpu_only", s, machine=lacking) for s in (1, 2, 3)]
     row = rows_of(tables_of(result_of(runs), "tokens")[0])["gpu_only"]
     assert row["tokens/J"] == "<= 10.0"
     assert row["J/sample"] == ">= 1.00"
-    told("\n".join(verdict(result_of(runs))))
+    snapshot("\n".join(verdict(result_of(runs))))
 
 
-def test_a_ratio_to_what_lacks_joules_is_a_bound_and_of_two_such_is_unknown(told):
+def test_a_ratio_to_what_lacks_joules_is_a_bound_and_of_two_such_is_unknown(snapshot):
     lacking = machine(at_least=True)
     whole, short = (
         [figures(name, s, **changes) for s in (1, 2, 3)]
@@ -116,7 +116,7 @@ def test_a_ratio_to_what_lacks_joules_is_a_bound_and_of_two_such_is_unknown(told
     )
     row = rows_of(tables_of(result_of([*whole, *short]), "tokens")[0])["learned"]
     assert row["x base"] == "<= 1.00"
-    told("\n".join(verdict(result_of([*whole, *short]))))
+    snapshot("\n".join(verdict(result_of([*whole, *short]))))
     both = [figures("gpu_only", s, machine=lacking) for s in (1, 2, 3)]
     row = rows_of(tables_of(result_of([*both, *short]), "tokens")[0])["learned"]
     assert row["x base"] == "-"
@@ -137,10 +137,10 @@ def test_runs_in_another_order_give_the_same_table(seed):
     assert [s.tables for s in sections(one)] == [s.tables for s in sections(other)]
 
 
-def test_the_terminal_shows_it_in_80_columns(whole, told):
+def test_the_terminal_shows_it_in_80_columns(whole, snapshot):
     lines = text_lines(whole, 80)
     assert max(map(len, lines)) <= 80
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_the_page_has_plots_tables_and_no_script(whole):
@@ -152,12 +152,12 @@ def test_the_page_has_plots_tables_and_no_script(whole):
     assert all(t.caption in shown for s in sections(whole) for t in s.tables)
 
 
-def test_a_page_of_nothing_is_a_page(told):
+def test_a_page_of_nothing_is_a_page(snapshot):
     empty = result_of([figures("gpu_only", 1, missing="it died")])
     page = render_page(empty)
     assert "<svg" not in page
     assert "it died" in page
-    told("\n".join(verdict(empty)))
+    snapshot("\n".join(verdict(empty)))
     assert text_lines(empty, 80)
 
 
@@ -231,7 +231,7 @@ def test_an_error_beyond_the_limit_falls_short(whole):
     assert "beyond" in " ".join(verdict(replace(whole, known_truth=KnownTruth(2.0, 2.01))))
 
 
-def test_an_arm_of_adaptive_batches_says_what_was_packed(told):
+def test_an_arm_of_adaptive_batches_says_what_was_packed(snapshot):
     entry = ArmEntry("gpu_only+adaptive_batch", "gpu_only", "adaptive_batch", "")
     arms = (ArmEntry("gpu_only", "gpu_only", "", ""), entry)
 
@@ -240,8 +240,8 @@ def test_an_arm_of_adaptive_batches_says_what_was_packed(told):
         runs += [figures(entry.name, s, packing=one) for s, one in enumerate(packed)]
         return "\n".join(verdict(result_of(runs, arms=arms)))
 
-    told(said(PackedRun(60, 100, 1e-7), PackedRun(80, 100, None)))
-    told(said(PackedRun(100, 100, None)), "nothing")
+    snapshot(said(PackedRun(60, 100, 1e-7), PackedRun(80, 100, None)))
+    snapshot(said(PackedRun(100, 100, None)), "nothing")
     assert said(None) == said(PackedRun(100, 100, None))
 
 
@@ -254,10 +254,10 @@ def test_a_ratio_of_two_provenances_is_not_made():
     assert learned["x base"] == "-"
 
 
-def test_without_a_baseline_the_others_are_not_said_to_lack_figures(told):
+def test_without_a_baseline_the_others_are_not_said_to_lack_figures(snapshot):
     runs = [figures("gpu_only", s, missing="it died") for s in (1, 2, 3)]
     runs += [figures("learned", s) for s in (1, 2, 3)]
-    told("\n".join(verdict(result_of(runs))))
+    snapshot("\n".join(verdict(result_of(runs))))
 
 
 def test_few_seeds_have_a_range_and_many_an_interval():

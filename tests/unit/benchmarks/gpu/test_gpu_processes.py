@@ -34,11 +34,11 @@ def test_where_nvml_does_not_tell_it_is_not_known(one_gpu):
     assert neighbours(computes=True) is None
 
 
-def test_figures_say_that_the_gpu_was_shared(told):
+def test_figures_say_that_the_gpu_was_shared(snapshot):
     figures = [Figure("x.power_w", 1.0, "W", Provenance.MEASURED, note="idle"),
                Figure("x.energy_j", 1.0, "J", Provenance.MEASURED),
                Figure("x.time_s", None, "s", note="no time left")]  # fmt: skip
     assert labelled(figures, [], None) == figures
     one = {"pid": 1, "name": None, "memory_bytes": None}
     notes = [f.note for f in labelled(figures, [one], [one, one])]
-    told("\n".join([*notes, labelled(figures, [one], [])[1].note]))
+    snapshot("\n".join([*notes, labelled(figures, [one], [])[1].note]))

@@ -110,12 +110,12 @@ def outcomes(capfd):
     return re.sub(r"(done in|and) [\d.]+ s\b", r"\1 <time> s", table)
 
 
-def test_without_a_gpu_it_is_one_line_and_nothing_is_made(run, monkeypatch, capsys, told):
+def test_without_a_gpu_it_is_one_line_and_nothing_is_made(run, monkeypatch, capsys, snapshot):
     monkeypatch.delenv("ECORL_FAKE_NVML_CONTROL", raising=False)
     assert run() == 2
     said = capsys.readouterr()
     assert said.out == ""
-    told(said.err)
+    snapshot(said.err)
     assert not run.out.exists()
 
 
@@ -140,25 +140,25 @@ def test_a_wrong_value_is_one_line(one_gpu, run, capsys, options, told):
     assert not run.out.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(one_gpu, run, tmp_path, capsys, told):
+def test_a_folder_that_cannot_be_written_is_one_line(one_gpu, run, tmp_path, capsys, snapshot):
     (tmp_path / "file").write_text("")
     assert run(out=tmp_path / "file" / "under") == 2
-    told(capsys.readouterr().err)
+    snapshot(capsys.readouterr().err)
     assert main(["--rehearse"], (A,)) == 2
     assert "OUT" in capsys.readouterr().err
 
 
-def test_a_second_start_goes_on_with_what_is_missing(one_gpu, run, monkeypatch, capfd, told):
+def test_a_second_start_goes_on_with_what_is_missing(one_gpu, run, monkeypatch, capfd, snapshot):
     monkeypatch.setenv("DOES_b", "fail")
     assert run() == 1
-    told(outcomes(capfd), "first")
+    snapshot(outcomes(capfd), "first")
     assert run.ran == ["a", "b", "c"]
     assert run.files == ["gpu_a.json", "gpu_c.json"]
     monkeypatch.delenv("DOES_b")
     assert run() == 0
     assert run.ran == ["a", "b", "c", "b"]
     assert run.files == ["gpu_a.json", "gpu_b.json", "gpu_c.json"]
-    told(outcomes(capfd), "second")
+    snapshot(outcomes(capfd), "second")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,9 @@ def test_a_second_start_goes_on_with_what_is_missing(one_gpu, run, monkeypatch, 
      {"config": {"driver": "999.0-fake", "rehearsal": True}}],
     ids=["commit", "gpu", "driver", "figures", "rehearsal"],
 )  # fmt: skip
-def test_a_file_of_something_else_is_measured_anew(one_gpu, run, monkeypatch, capfd, change, told):
+def test_a_file_of_something_else_is_measured_anew(
+    one_gpu, run, monkeypatch, capfd, change, snapshot
+):
     assert run(parts=(A,)) == 0
     path = run.out / "gpu_a.json"
     path.write_text(json.dumps({**run.result("a"), **change}))
@@ -179,7 +181,7 @@ def test_a_file_of_something_else_is_measured_anew(one_gpu, run, monkeypatch, ca
     monkeypatch.delenv("DOES_a")
     assert run(parts=(A,)) == 0
     (line,) = {line for line in capfd.readouterr().out.splitlines() if "anew" in line}
-    told(line)
+    snapshot(line)
     assert run.result("a")["commit"] == "c1"
 
 
@@ -189,11 +191,11 @@ def test_a_checkout_with_changes_keeps_nothing(one_gpu, run):
     assert run.ran == ["a", "a"]
 
 
-def test_what_does_not_fit_is_left_out_and_what_is_shorter_is_tried(one_gpu, run, capfd, told):
+def test_what_does_not_fit_is_left_out_and_what_is_shorter_is_tried(one_gpu, run, capfd, snapshot):
     parts = (A, replace(B, seconds=70.0), C)
     assert run("--minutes", "1", parts=parts) == 0
     assert run.ran == ["a", "c"]
-    told(outcomes(capfd))
+    snapshot(outcomes(capfd))
 
 
 def test_only_what_is_named_is_run(one_gpu, run):
@@ -202,30 +204,30 @@ def test_only_what_is_named_is_run(one_gpu, run):
 
 
 def test_a_part_that_does_not_end_is_ended_with_all_that_it_started(
-    one_gpu, run, monkeypatch, tmp_path, capfd, told
+    one_gpu, run, monkeypatch, tmp_path, capfd, snapshot
 ):
     monkeypatch.setenv("DOES_a", "hang")
     assert run(parts=(replace(A, seconds=2.5), B)) == 1
     assert run.files == ["gpu_b.json"]
-    told(outcomes(capfd))
+    snapshot(outcomes(capfd))
     assert not any(map(is_alive, pids(tmp_path)))
     monkeypatch.delenv("DOES_a")
     assert run(parts=(A, B)) == 0
     assert run.ran == ["a", "b", "a"]
 
 
-def test_behind_a_lost_gpu_nothing_is_tried(one_gpu, run, monkeypatch, capfd, told):
+def test_behind_a_lost_gpu_nothing_is_tried(one_gpu, run, monkeypatch, capfd, snapshot):
     monkeypatch.setenv("DOES_a", "lose")
     assert run() == 1
     assert run.ran == ["a"]
-    told(outcomes(capfd))
+    snapshot(outcomes(capfd))
 
 
-def test_a_part_whose_modules_are_missing_is_left_out(one_gpu, run, capfd, told):
+def test_a_part_whose_modules_are_missing_is_left_out(one_gpu, run, capfd, snapshot):
     lacking = stand_in("b", imports=("json", "zz_probe"))
     assert run(parts=(A, lacking)) == 0
     assert run.ran == ["a"]
-    told(outcomes(capfd))
+    snapshot(outcomes(capfd))
     assert run(parts=(lacking,)) == 2
     assert "zz_probe" in capfd.readouterr().err
 
@@ -250,7 +252,7 @@ def test_wheels_bring_what_is_missing_and_go_again(one_gpu, run, monkeypatch, tm
 
 
 def test_a_table_that_is_whole_is_not_measured_again(
-    one_gpu, run, monkeypatch, tmp_path, capfd, told
+    one_gpu, run, monkeypatch, tmp_path, capfd, snapshot
 ):
     kept = tmp_path / "checkout" / "benchmarks" / "results" / "fake-gpu-0"
     kept.mkdir(parents=True)
@@ -261,7 +263,7 @@ def test_a_table_that_is_whole_is_not_measured_again(
     path.write_text(json.dumps(whole))
     assert run(parts=(A, B)) == 0
     assert run.ran == ["b"]
-    told(outcomes(capfd))
+    snapshot(outcomes(capfd))
     for other in ({"figures": [{"id": "gpu_a.x@quick"}]}, {"device": {"gpu": "Other"}}):
         path.write_text(json.dumps({**whole, **other}))
         assert run(parts=(A,), commit=str(other)) == 0

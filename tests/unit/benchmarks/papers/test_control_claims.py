@@ -154,7 +154,7 @@ def test_a_claim_about_some_grids_has_no_figure_of_others(months):
         assert beside or claim.needs_training or found.is_untested(claim)
 
 
-def test_what_trainings_with_gears_gave_stands_beside_the_claim(tmp_path, told):
+def test_what_trainings_with_gears_gave_stands_beside_the_claim(tmp_path, snapshot):
     path = tmp_path / "trainer.json"
     spread = {
         "perplexity_ratio": {"0": 1.01, "1": 0.99, "2": 1.002},
@@ -167,7 +167,7 @@ def test_what_trainings_with_gears_gave_stands_beside_the_claim(tmp_path, told):
     assert by_claim == {
         "gear_variance": 1.1, "gear_perplexity_13b": 1.002, "gear_perplexity_70b": 1.002
     }  # fmt: skip
-    told(standing)
+    snapshot(standing)
     made = {f.id: f for f in figures(report({}, by_claim))}
     beside = made["paper_carbon.gear_variance.ours"]
     assert (beside.value, beside.provenance) == (1.1, Provenance.EMULATED)

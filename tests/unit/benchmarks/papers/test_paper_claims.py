@@ -197,12 +197,12 @@ def test_cluster_of_the_paper_setting():
     assert cluster_of(small("paper")).reshard_s == 0.0
 
 
-def test_saturation_takes_the_fewest_cards_that_are_enough(told):
+def test_saturation_takes_the_fewest_cards_that_are_enough(snapshot):
     counts = (0, 1, 2, 4, 8)
     assert saturation(counts, [1.0, 1.5, 1.985, 2.0, 1.9]).value == 2.0
     found = saturation(counts, [1.0] * 5, "on 96 GPUs")
     assert found.value == 0.0
-    told(found.note)
+    snapshot(found.note)
 
 
 def test_both_tables_hold_every_row(found):

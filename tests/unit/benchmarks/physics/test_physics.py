@@ -397,8 +397,8 @@ def test_what_has_no_interval_is_one_value(ranged_whole):
     assert short_range(Ends(None, None)) == "n/a"
 
 
-def test_the_arithmetic_names_what_has_an_interval_and_what_has_none(told):
-    told("\n".join(how(U55C, H100)))
+def test_the_arithmetic_names_what_has_an_interval_and_what_has_none(snapshot):
+    snapshot("\n".join(how(U55C, H100)))
 
 
 # ---- cells, tables, files -----------------------------------------------------------------------

@@ -38,7 +38,7 @@ def script(monkeypatch):
     return importlib.import_module("benchmarks.fpga_physics")
 
 
-def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys, told):
+def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys, snapshot):
     options = SimpleNamespace(quick=True, json=tmp_path / "r.json", plot=None)
     config, found = script.measure(options)
     assert {p.name for p in tmp_path.iterdir()} == {"r_map.json", "r.png"}
@@ -51,7 +51,7 @@ def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys, told)
     assert len(figures) == len(found)
     assert {str(f.provenance) for f in found if f.value is not None} == {"published", "modelled"}
     assert figures["physics.paper_violations"].value == 23
-    told(figures["physics.paper_violations"].note)
+    snapshot(figures["physics.paper_violations"].note)
     assert figures["physics.u55c_vs_h100_bf16_7b"].value < 0.1
     ideal = figures["physics.u55c_ideal_vs_h100_bf16_7b"].value
     assert ideal == pytest.approx(11.9 / 50.5, rel=0.08)  # by 2 N alone
@@ -63,7 +63,7 @@ def test_benchmark_writes_result_map_and_picture(script, tmp_path, capsys, told)
     assert figures["physics.model_above_bound"].holds is True
     nowhere = figures["physics.break_even_params_m"]
     assert nowhere.value is None
-    told(nowhere.note, "break-even")
+    snapshot(nowhere.note, "break-even")
     assert figures["physics.bound_break_even_params_m"].value > 20
     assert as_quick(found)[0].id.endswith("@quick")
 

@@ -182,21 +182,21 @@ def test_a_target_is_judged_only_when_enough_was_trained():
     assert figure.holds is None
 
 
-def test_trainings_that_diverge_are_told(told):
+def test_trainings_that_diverge_are_told(snapshot):
     found = studied(fixed=[2.0], switched=[2.0], no_gamma=[2.0], literal=[None], rounding=[2.2],
                     chance=[2.001])  # fmt: skip
     made = by_id(found)
     literal = made["optim.literal_loss_ratio"]
     assert literal.value is None
-    told(literal.note)
+    snapshot(literal.note)
     assert made["optim.rounding_gamma_loss_ratio"].value == pytest.approx(1.1)
     assert made["optim.chance_loss_ratio"].provenance is Provenance.MEASURED
     lost = by_id(studied(fixed=[2.0], switched=[None]))["optim.gear_switch_loss_ratio"]
     assert lost.value is None
-    told(lost.note, "with gears")
+    snapshot(lost.note, "with gears")
 
 
-def test_figures_beside_a_bf16_that_diverged_are_missing(told):
+def test_figures_beside_a_bf16_that_diverged_are_missing(snapshot):
     """A ratio over nothing is no figure, and no error either."""
     lost = studied(fixed=[None], switched=[2.0], no_gamma=[2.1], rounding=[2.2], chance=[2.0])
     made = by_id(lost)
@@ -209,7 +209,7 @@ def test_figures_beside_a_bf16_that_diverged_are_missing(told):
     assert some["optim.gear_switch_loss_ratio"].value == 1.0
     assert "5.50 to 2.00" in some["optim.gear_switch_loss_ratio"].note
     assert some["optim.no_gamma_loss_ratio"].value == pytest.approx(1.1)
-    told("\n".join(figure.note for figure in (*made.values(), *some.values()) if figure.note))
+    snapshot("\n".join(figure.note for figure in (*made.values(), *some.values()) if figure.note))
 
 
 def test_the_variance_of_the_norm_is_that_of_neighbours_in_fp8():

@@ -153,15 +153,15 @@ def test_members_share_a_step_s_rows_and_apply_them_again_only_after_a_return(lo
     assert judged(steps, [], losses).n_lost == N
 
 
-def test_a_training_whose_kills_did_not_happen_is_not_judged(told):
+def test_a_training_whose_kills_did_not_happen_is_not_judged(snapshot):
     whole = LostSteps(0, 40, 3, 3, 7, 0, 1e-7)
     assert lost_figure(whole).holds is True
     none = lost_figure(replace(whole, n_killed=0))
     assert none.value is None
-    told(none.note, "none")
+    snapshot(none.note, "none")
     some = lost_figure(replace(whole, n_killed=1))
     assert (some.value, some.target) == (0.0, None)
-    told(some.note, "some")
+    snapshot(some.note, "some")
     no_numbers = lost_figure(replace(whole, n_lost=4, n_off=4, loss_gap=None))
     assert no_numbers.holds is False
     assert no_numbers.spread["loss_gap"] is None

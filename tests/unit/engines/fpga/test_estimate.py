@@ -28,7 +28,7 @@ def test_a_workload_is_rows_as_even_as_can_be():
     assert (reference.n_tokens, reference.batch.results) == (11, 8)
 
 
-def test_what_is_no_workload_is_one_line(told):
+def test_what_is_no_workload_is_one_line(snapshot):
     lines = []
     for stage, tokens, rows in (
         (Stage.REWARD, 2, 3),
@@ -40,7 +40,7 @@ def test_what_is_no_workload_is_one_line(told):
         with pytest.raises(ConfigError) as caught:
             workload("m", TINY, stage, tokens, rows)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_the_sweep_of_intervals_on_a_7b_model():
@@ -118,14 +118,14 @@ def test_the_sources_declare_an_array_of_2048_dsps():
     assert estimates.declared_dsps()["gemm_int8"] == 2048
 
 
-def test_a_synthesis_report_is_named_and_not_claimed(root, told):
-    told(estimates.standing_of_kernels(), "without one")
+def test_a_synthesis_report_is_named_and_not_claimed(root, snapshot):
+    snapshot(estimates.standing_of_kernels(), "without one")
     (root / "gemm_int8" / "csynth.xml").write_text(
         "<profile><ReportVersion><Version>2024.1</Version></ReportVersion>"
         "<UserAssignments><TopModelName>gemm_int8_krnl</TopModelName></UserAssignments>"
         "<PerformanceEstimates/><AreaEstimates><Resources/></AreaEstimates></profile>"
     )
-    told(estimates.standing_of_kernels(), "with one")
+    snapshot(estimates.standing_of_kernels(), "with one")
     (root / "gemm_int8" / "csynth.xml").write_text("<profile>")
     with pytest.raises(SynthesisReportError):
         estimates.standing_of_kernels()

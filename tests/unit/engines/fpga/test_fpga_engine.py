@@ -89,7 +89,7 @@ CANNOT_RUN = {
 
 
 @pytest.mark.parametrize("reason", CANNOT_RUN)
-def test_a_row_that_cannot_be_run_costs_the_others_nothing(models, reason, caplog, told):
+def test_a_row_that_cannot_be_run_costs_the_others_nothing(models, reason, caplog, snapshot):
     """Same bits, same time and energy as without it; the validator finds it by its NaN."""
     good, bad = rows_of(4, 9), CANNOT_RUN[reason]
     mixed = batch_of([good[0], bad, good[1]])
@@ -99,7 +99,7 @@ def test_a_row_that_cannot_be_run_costs_the_others_nothing(models, reason, caplo
     assert same_bits(result.values[[0, 2]], alone.values)
     assert result.report.device_time_s == alone.report.device_time_s
     assert result.report.device_energy_j == alone.report.device_energy_j
-    told(caplog.messages[-1])
+    snapshot(caplog.messages[-1])
 
     mixed = batch_of([good[0], bad, good[1]], (3, 1, 5))
     engine = FpgaEngine(models("llama_lm")[0], Stage.REFERENCE)

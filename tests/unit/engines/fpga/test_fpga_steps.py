@@ -89,7 +89,7 @@ def test_rows_that_cannot_be_run_are_nan_at_each_step(engine, caplog):
     assert none.report.device_time_s is None
 
 
-def test_positions_that_are_none_are_refused(engine, told):
+def test_positions_that_are_none_are_refused(engine, snapshot):
     lines = []
     for positions in (
         [[0]],
@@ -105,7 +105,7 @@ def test_positions_that_are_none_are_refused(engine, told):
         with pytest.raises(EngineError) as caught:
             engine.score_steps(batch_of(rows_of(3, 4)), positions)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_only_an_open_reward_engine_answers(engine, models):

@@ -87,31 +87,31 @@ def test_the_digest_is_of_weights_and_config(folder, tmp_path):
     assert len({first, second, checkpoint_digest(load_decoder(folder))}) == 3
 
 
-def test_a_refused_model_is_not_loaded(folder, require_tool, told):
+def test_a_refused_model_is_not_loaded(folder, require_tool, snapshot):
     require_tool("gxx")
     leave(folder, 12)
     with pytest.raises(CheckpointError) as caught:
         FpgaEngine(folder, Stage.REWARD)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     FpgaEngine(folder, Stage.REWARD, obey_verdict=False).close()
     leave(folder, 12, budget=0.2)
     FpgaEngine(folder, Stage.REWARD).close()
 
 
-def test_a_refusal_without_any_answer(folder, told):
+def test_a_refusal_without_any_answer(folder, snapshot):
     leave(folder, 12, rank_flip_share=None)
     with pytest.raises(CheckpointError) as caught:
         obey(load_decoder(folder))
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 @pytest.mark.parametrize("of_others", ["checkpoint_digest", "kernels_digest"])
-def test_a_stale_verdict_is_named_once_and_refuses_nothing(folder, caplog, of_others, told):
+def test_a_stale_verdict_is_named_once_and_refuses_nothing(folder, caplog, of_others, snapshot):
     leave(folder, 12, **{of_others: "sha256:0"})
     obey(load_decoder(folder))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    told(record.message)
+    snapshot(record.message)
 
 
 @pytest.mark.parametrize("read_at", [None, "last"])
@@ -128,12 +128,12 @@ def test_a_verdict_on_rewards_read_elsewhere_is_none(folder, caplog, read_at):
     assert "read_at" in record.message
 
 
-def test_without_a_verdict_that_is_said_quietly(folder, caplog, told):
+def test_without_a_verdict_that_is_said_quietly(folder, caplog, snapshot):
     with caplog.at_level(logging.INFO):
         obey(load_decoder(folder))
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    told(record.message)
+    snapshot(record.message)
 
 
 @pytest.mark.parametrize(

@@ -138,14 +138,14 @@ def test_reading_imports_no_torch():
 # ---------------------------------------------------------------- refusing
 
 
-def test_missing_folder_config_and_weights(tmp_path, told):
+def test_missing_folder_config_and_weights(tmp_path, snapshot):
     lines = [refused(tmp_path / "nowhere"), refused(tmp_path)]
     write_checkpoint(tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").unlink()
     lines.append(refused(tmp_path / "m"))
     (tmp_path / "m" / "config.json").write_text("[]")
     lines.append(refused(tmp_path / "m"))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     (tmp_path / "m" / "config.json").write_text("{")
     refused(tmp_path / "m", "config.json")
 
@@ -259,11 +259,11 @@ def test_shapes_that_no_array_has(tmp_path, shape):
         read_header(file)["a"].read()
 
 
-def test_a_shard_outside_the_folder_is_refused(tmp_path, told):
+def test_a_shard_outside_the_folder_is_refused(tmp_path, snapshot):
     write_checkpoint(tmp_path / "m", shards=2)
     index = {"weight_map": {"model.norm.weight": "../other.safetensors"}}
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
-    told(refused(tmp_path / "m"))
+    snapshot(refused(tmp_path / "m"))
 
 
 def test_a_shard_index_that_is_nested_too_deeply_is_refused(tmp_path):

@@ -122,7 +122,7 @@ def test_rope_frequencies_against_transformers(kind, require_tool):
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-def test_ropes_that_are_refused(tmp_path, told):
+def test_ropes_that_are_refused(tmp_path, snapshot):
     changed = (
         {"rope_scaling": "linear"},
         {"rope_parameters": [1, 2]},
@@ -141,13 +141,13 @@ def test_ropes_that_are_refused(tmp_path, told):
         {"rope_parameters": {"rope_theta": None}},
         {"rope_parameters": {}, "rope_theta": None},
     )
-    told("\n".join(refusal(tmp_path / "m", changes) for changes in changed))
+    snapshot("\n".join(refusal(tmp_path / "m", changes) for changes in changed))
 
 
 # ---------------------------------------------------------------- everything else
 
 
-def test_unsupported_configs(tmp_path, told):
+def test_unsupported_configs(tmp_path, snapshot):
     changed = (
         {"architectures": ["MixtralForCausalLM"]},
         {"architectures": None},
@@ -177,7 +177,7 @@ def test_unsupported_configs(tmp_path, told):
         {"rope_parameters": {"rope_type": "default", "rope_theta": 10**400}},
     )
     lines = [refusal(tmp_path / "m", changes) for changes in changed]
-    told("\n".join(lines), huge=10**400)
+    snapshot("\n".join(lines), huge=10**400)
 
 
 def test_json_that_is_nested_too_deeply(tmp_path):
@@ -233,7 +233,7 @@ def test_keys_that_nobody_knows_are_named(tmp_path, caplog):
 # ---------------------------------------------------------------- in the user's words
 
 
-def test_a_config_in_memory_is_judged_in_plain_words_and_warns_of_nothing(caplog, told):
+def test_a_config_in_memory_is_judged_in_plain_words_and_warns_of_nothing(caplog, snapshot):
     assert unsupported_reason({**CONFIG, "my_own_key": 1}) is None
     reasons = [
         unsupported_reason({**CONFIG, **changes})
@@ -243,7 +243,7 @@ def test_a_config_in_memory_is_judged_in_plain_words_and_warns_of_nothing(caplog
             {"hidden_act": "gelu"},
         )
     ]
-    told("\n".join(reasons))
+    snapshot("\n".join(reasons))
     assert caplog.records == []
 
 

@@ -78,7 +78,7 @@ def test_what_config_says_nothing_of(tmp_path):
     assert read_config(tmp_path / "small").gating.token_pattern == ()
 
 
-def test_a_wrong_key_is_refused(tmp_path, told):
+def test_a_wrong_key_is_refused(tmp_path, snapshot):
     lines = []
     for key, value in (
         ("num_objectives", 65),
@@ -94,7 +94,7 @@ def test_a_wrong_key_is_refused(tmp_path, told):
         with pytest.raises(CheckpointError) as caught:
             write_checkpoint(tmp_path / "m", {**GATED, key: value})
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_biases_of_a_gate_are_in_its_units(tmp_path):
     assert gate.scale.m * 2.0**gate.scale.e == pytest.approx(LOG2_E / 4, rel=1e-9)
 
 
-def test_what_does_not_fit_the_formats_is_refused(tmp_path, told):
+def test_what_does_not_fit_the_formats_is_refused(tmp_path, snapshot):
     lines = []
     for name, value in (
         (BIASES[0], np.full(16, 17000, np.float32)),
@@ -213,7 +213,7 @@ def test_what_does_not_fit_the_formats_is_refused(tmp_path, told):
         with pytest.raises(CheckpointError) as caught:
             integer_decoder(load_decoder(tmp_path / "m"))
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_equalising_keeps_what_gate_and_rewards_compute(tmp_path):
@@ -235,7 +235,7 @@ def test_equalising_keeps_what_gate_and_rewards_compute(tmp_path):
 # ---------------------------------------------------------------- engines
 
 
-def test_the_engine_scores_a_gated_model(tmp_path, require_tool, caplog, told):
+def test_the_engine_scores_a_gated_model(tmp_path, require_tool, caplog, snapshot):
     require_tool("gxx")
     write_checkpoint(tmp_path / "m", GATED)
     engine = FpgaEngine(tmp_path / "m", Stage.REWARD)
@@ -246,7 +246,7 @@ def test_the_engine_scores_a_gated_model(tmp_path, require_tool, caplog, told):
     result = engine.score(batch_of([rows[0], bare, rows[1]]))
     assert np.isfinite(result.values).tolist() == [True, False, True]
     (message,) = caplog.messages
-    told(message)
+    snapshot(message)
     alone = engine.score(batch_of([rows[0], rows[1]]))
     assert same_bits(alone.values, result.values[[0, 2]])
     assert alone.report.device_time_s == result.report.device_time_s > 0
@@ -272,11 +272,11 @@ def test_the_model_counts_tokens_of_gates_once(tmp_path, require_tool):
     assert engine.modelled(batch_of(rows)) == cycles.batch(apart)
 
 
-def test_a_gate_without_a_pattern_is_told_once(tmp_path, require_tool, caplog, told):
+def test_a_gate_without_a_pattern_is_told_once(tmp_path, require_tool, caplog, snapshot):
     require_tool("gxx")
     write_checkpoint(tmp_path / "m", {**GATED, "gating_token_pattern": None})
     engine = FpgaEngine(tmp_path / "m", Stage.REWARD)
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
     rows = [np.arange(1, 9), np.arange(2, 14)]
     assert np.isfinite(engine.score(batch_of(rows, (3, 4))).values).all()
 
@@ -290,9 +290,9 @@ def test_bytes_on_the_card_leave_out_what_is_folded(tmp_path):
     assert card_bytes(gated) - card_bytes(plain) == n * (h + 5) + gate - (h + 5)
 
 
-def test_the_exact_engine_refuses_a_gate(tmp_path, require_tool, told):
+def test_the_exact_engine_refuses_a_gate(tmp_path, require_tool, snapshot):
     require_tool("trl")
     write_checkpoint(tmp_path / "m", GATED)
     with pytest.raises(CheckpointError) as caught:
         TorchEngine(tmp_path / "m", Stage.REWARD)
-    told(str(caught.value))
+    snapshot(str(caught.value))

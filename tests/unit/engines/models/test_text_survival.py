@@ -76,10 +76,10 @@ def test_ids_that_are_no_ones_canonical_ones_do_not_count(save):
     assert survives_text(policy, policy, [ids]) is None
 
 
-def test_another_vocabulary(save, told):
+def test_another_vocabulary(save, snapshot):
     policy = save("policy", byte_level())
     reward = save("reward", byte_level(["Quite another corpus with other words in it"] * 5))
-    told(survives_text(policy, reward))
+    snapshot(survives_text(policy, reward))
 
 
 def test_tokens_that_are_added_behind_the_policys_own_harm_nothing(save):
@@ -89,36 +89,36 @@ def test_tokens_that_are_added_behind_the_policys_own_harm_nothing(save):
     assert survives_text(policy, save("reward", reward)) is None
 
 
-def test_a_special_token_that_the_reward_model_lacks(save, told):
+def test_a_special_token_that_the_reward_model_lacks(save, snapshot):
     policy = byte_level()
     policy.add_special_tokens(["<|im_end|>"])
-    told(survives_text(save("policy", policy), save("reward", byte_level())))
+    snapshot(survives_text(save("policy", policy), save("reward", byte_level())))
 
 
-def test_bytes_against_pieces_both_ways(save, told):
+def test_bytes_against_pieces_both_ways(save, snapshot):
     one, other = save("bytes", byte_level()), save("pieces", by_pieces())
-    told(f"{survives_text(one, other)}\n{survives_text(other, one)}")
+    snapshot(f"{survives_text(one, other)}\n{survives_text(other, one)}")
 
 
-def test_other_merges_and_another_normaliser_with_the_same_vocabulary(save, told):
+def test_other_merges_and_another_normaliser_with_the_same_vocabulary(save, snapshot):
     policy, reward = save("policy", byte_level()), byte_level()
     reward.normalizer = normalizers.Lowercase()
     made = json.loads(byte_level().to_str())
     made["model"]["merges"] = made["model"]["merges"][:5]
     fewer = save("fewer", Tokenizer.from_str(json.dumps(made)))
-    told(f"{survives_text(policy, save('lower', reward))}\n{survives_text(policy, fewer)}")
+    snapshot(f"{survives_text(policy, save('lower', reward))}\n{survives_text(policy, fewer)}")
 
 
-def test_a_sample_that_a_lossy_tokenizer_changes(save, told):
+def test_a_sample_that_a_lossy_tokenizer_changes(save, snapshot):
     """Words are joined by spaces: a text without them comes back as another one."""
     made = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "b": 2, "<unk>": 3}, "<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     policy = save("policy", made)
-    told(survives_text(policy, policy, ["ab"]))
+    snapshot(survives_text(policy, policy, ["ab"]))
 
 
-def test_a_tokenizer_that_is_not_there(save, tmp_path, told):
+def test_a_tokenizer_that_is_not_there(save, tmp_path, snapshot):
     policy = save("policy", byte_level())
-    told(survives_text(policy, tmp_path))
+    snapshot(survives_text(policy, tmp_path))
     with pytest.raises(CheckpointError, match="tokenizer"):
         survives_text(tmp_path / "nowhere", policy)

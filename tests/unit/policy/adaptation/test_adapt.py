@@ -259,11 +259,11 @@ def test_a_gain_within_the_noise_is_none():
     assert better.mean > 0
 
 
-def test_without_a_shift_nothing_is_tuned(runs, blocking, tmp_path, monkeypatch, told):
+def test_without_a_shift_nothing_is_tuned(runs, blocking, tmp_path, monkeypatch, snapshot):
     monkeypatch.setattr(adapting, "train", None)
     found = adapt(runs["again"], blocking, tmp_path / "new.onnx", plan=TINY)
     assert not found.shift
-    told(found.decision)
+    snapshot(found.decision)
     assert (found.old, found.new, found.difference) == (None, None, None)
     with pytest.raises(TypeError):
         adapt(runs["again"], blocking, tmp_path / "new.onnx", plan=TINY, force=True)
@@ -292,7 +292,7 @@ def test_the_pool_begins_with_the_scenario_and_differs():
 # ---------------------------------------------------------------- the folder
 
 
-def test_a_swap_and_back(runs, blocking, tmp_path, monkeypatch, told):
+def test_a_swap_and_back(runs, blocking, tmp_path, monkeypatch, snapshot):
     tuned_as(monkeypatch, toward_overlap)
     folder = tmp_path / "policy"
     found, lines = adapted(runs["long"], folder, blocking, force=False)
@@ -306,16 +306,16 @@ def test_a_swap_and_back(runs, blocking, tmp_path, monkeypatch, told):
     assert swap["new_score"] > swap["old_score"]
     assert swap["p_value"] < 0.05
     assert swap["when"].endswith(" UTC")
-    told("\n".join(lines[-2:]))
+    snapshot("\n".join(lines[-2:]))
 
     said = []
     assert rollback_command(folder, said.append) == 1
-    told("\n".join(said), "back")
+    snapshot("\n".join(said), "back")
     assert (folder / CURRENT).read_bytes() == blocking.read_bytes()
     assert history_of(folder)[-1]["decision"] == "rolled back"
     with pytest.raises(RunError) as caught:
         rollback(folder)
-    told(str(caught.value), "back again")
+    snapshot(str(caught.value), "back again")
     assert (folder / CURRENT).read_bytes() == blocking.read_bytes()
 
 

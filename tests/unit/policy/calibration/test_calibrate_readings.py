@@ -77,19 +77,19 @@ def test_a_stage_that_ran_on_both_sides_for_a_batch_is_no_reading(ledger, fitted
 # ---------------------------------------------------------------- what the ledger does not tell
 
 
-def test_without_the_longest_completion_generation_goes_by_tokens(fitted, edit, told):
+def test_without_the_longest_completion_generation_goes_by_tokens(fitted, edit, snapshot):
     folder = edit(f"DELETE FROM metric WHERE name = '{LONGEST_METRIC}'")
     found = calibrate(folder)
     for unit in "sj":
         short, long = (COLUMN[f"generation_{name}_{unit}"] for name in ("short", "long"))
         assert found.table.values[:, short] == pytest.approx(found.table.values[:, long])
-    told("\n".join(note for note in found.notes if note not in fitted.notes))
+    snapshot("\n".join(note for note in found.notes if note not in fitted.notes))
 
 
-def test_without_tasks_the_mix_is_assumed(fitted, edit, told):
+def test_without_tasks_the_mix_is_assumed(fitted, edit, snapshot):
     found = calibrate(edit("DELETE FROM metric WHERE name LIKE 'task_share%'"))
     assert found.lengths.concentration > 1000
-    told("\n".join(note for note in found.notes if note not in fitted.notes))
+    snapshot("\n".join(note for note in found.notes if note not in fitted.notes))
 
 
 def test_without_overlaps_their_prices_are_assumed(edit):
@@ -105,11 +105,11 @@ def test_without_overlaps_their_prices_are_assumed(edit):
     assert sum("assumed" in note for note in found.notes) >= 3
 
 
-def test_a_config_that_says_nothing(fitted, edit, told):
+def test_a_config_that_says_nothing(fitted, edit, snapshot):
     found = calibrate(edit("UPDATE run SET config_toml = ''"))
     assert found.algorithm is Algorithm.PPO  # a critic ran
     assert found.limits == Limits()
-    told("\n".join(note for note in found.notes if note not in fitted.notes))
+    snapshot("\n".join(note for note in found.notes if note not in fitted.notes))
 
 
 def test_a_full_queue_counts_also_where_the_policy_itself_proposed_the_gpu(tmp_path):

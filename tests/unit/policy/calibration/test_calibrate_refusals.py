@@ -47,12 +47,12 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize("sql", WITHOUT.values(), ids=WITHOUT)
-def test_what_is_missing_is_named_in_one_line(edit, sql, told):
-    told(refusal(edit(sql)))
+def test_what_is_missing_is_named_in_one_line(edit, sql, snapshot):
+    snapshot(refusal(edit(sql)))
 
 
-def test_a_folder_without_a_ledger(tmp_path, told):
-    told(refusal(tmp_path))
+def test_a_folder_without_a_ledger(tmp_path, snapshot):
+    snapshot(refusal(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0 cut off"])
@@ -61,13 +61,13 @@ def test_a_file_that_is_no_ledger(tmp_path, content):
     assert LEDGER_FILE in refusal(tmp_path)
 
 
-def test_an_empty_ledger(tmp_path, told):
+def test_an_empty_ledger(tmp_path, snapshot):
     Ledger.create(tmp_path / LEDGER_FILE, run_id="r", config_toml="", meta={}).close()
-    told(refusal(tmp_path))
+    snapshot(refusal(tmp_path))
 
 
-def test_a_damaged_ledger(edit, told):
+def test_a_damaged_ledger(edit, snapshot):
     folder = edit("UPDATE execution SET n_tokens = 'many'")
-    told(refusal(folder))
+    snapshot(refusal(folder))
     with pytest.raises(RunError):
         calibrate(folder)

@@ -127,7 +127,7 @@ def step(runtime, iteration):
     on_host(Stage.ACTOR_TRAIN)
 
 
-def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch, told):
+def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch, snapshot):
     found = calibrate(ran(tmp_path, monkeypatch, 32))
     assert (found.algorithm, found.with_reference) == (Algorithm.GRPO, True)
     assert (found.gpu, found.n_gpus, found.card, found.n_cards) == ("host_cpu", 1, "u55c", 1)
@@ -145,7 +145,7 @@ def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch, told):
     assert found.table.at(seen)[:, COLUMN["actor_train_s"]].max() >= 1e-4 * seen.min()
     assert found.others.load == 0.0
     # The first note counts readings that a busy machine made outliers.
-    told("\n".join(found.notes[1:]))
+    snapshot("\n".join(found.notes[1:]))
     scenario = found.scenario()
     assert [str(s) for s in scenario.setting.stages] == [
         "generation", "reward", "reference", "actor_train",
@@ -154,25 +154,25 @@ def test_a_run_of_this_runtime_is_accepted(tmp_path, monkeypatch, told):
 
 @pytest.mark.parametrize(("n_iterations", "gpu_power"), [(6, "modelled"), (22, "null")])
 def test_a_run_that_says_too_little_is_refused(
-    tmp_path, monkeypatch, n_iterations, gpu_power, told
+    tmp_path, monkeypatch, n_iterations, gpu_power, snapshot
 ):
     folder = ran(tmp_path, monkeypatch, n_iterations, gpu_power)
     with pytest.raises(UserError) as caught:
         calibrate(folder)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_run_that_never_used_the_card_is_told_how_to_get_one_that_did(
-    tmp_path, monkeypatch, told
+    tmp_path, monkeypatch, snapshot
 ):
     folder = ran(tmp_path, monkeypatch, 32, placement={"policy": {"type": "static"}})
     with pytest.raises(UserError) as caught:
         calibrate(folder)
     assert BOTH_WAYS in str(caught.value)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
-def test_the_run_that_is_recommended_can_be_calibrated(tmp_path, monkeypatch, told):
+def test_the_run_that_is_recommended_can_be_calibrated(tmp_path, monkeypatch, snapshot):
     recommended, _, steps = BOTH_WAYS.partition(" and ")
     placement = tomllib.loads(recommended)["placement"]
     assert str(N_BOTH_WAYS) in steps
@@ -182,4 +182,4 @@ def test_the_run_that_is_recommended_can_be_calibrated(tmp_path, monkeypatch, to
         assert 0 < made.counts[f"{stage}_s"] <= N_BOTH_WAYS // 2  # a clock has outliers
     assert made.reach == Reach(N_BOTH_WAYS, N_ROWS, N_ROWS, PROMPT, PROMPT, 8.0, 24.0)
     # How many readings were outliers differs from run to run.
-    told("\n".join(holds_for(replace(made, counts=dict.fromkeys(made.counts, 12)))))
+    snapshot("\n".join(holds_for(replace(made, counts=dict.fromkeys(made.counts, 12)))))

@@ -40,10 +40,10 @@ def test_generation_at_the_measured_batch_costs_what_was_measured(fitted):
     )
 
 
-def test_what_is_modelled_says_so(fitted, told):
+def test_what_is_modelled_says_so(fitted, snapshot):
     assert fitted.provenance is Provenance.MODELLED
     assert fitted.table.gpu_idle_w == pytest.approx(figure("idle_before_w"))
-    told("\n".join([*fitted.notes, *holds_for(fitted)]))
+    snapshot("\n".join([*fitted.notes, *holds_for(fitted)]))
 
 
 def test_the_kept_file_is_what_the_result_gives(fitted, tmp_path):

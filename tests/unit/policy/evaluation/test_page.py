@@ -89,17 +89,17 @@ def test_a_row_holds_shares_energy_loss_and_the_test():
     assert found["always GPU"].cells()[1] == "0.0 ± 0.0 %"
 
 
-def test_without_a_hard_scenario_the_sentences_say_so(told):
+def test_without_a_hard_scenario_the_sentences_say_so(snapshot):
     easy = compared(hard=False)
     assert counted(easy) == easy.valued() != ()
-    told("\n".join(sentences(easy, "learned")))
+    snapshot("\n".join(sentences(easy, "learned")))
     assert all(r.p_value is None for r in rows(easy, "learned"))
 
 
-def test_where_nothing_can_be_shared_the_loss_stands_in_its_place(told):
+def test_where_nothing_can_be_shared_the_loss_stands_in_its_place(snapshot):
     little = compared(gain=0.0004)
     assert all(r.dp_share is None for r in rows(little, "random"))
-    told("\n".join(sentences(little, "random")))
+    snapshot("\n".join(sentences(little, "random")))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def picture(reference):
     return Choices(reference, np.array([100.0, 500.0, 3000.0]), np.array([0.0, 4.0]), codes)
 
 
-def test_the_page_is_whole_and_needs_nothing_else(reference, told):
+def test_the_page_is_whole_and_needs_nothing_else(reference, snapshot):
     text = render_page(RECORD, compared(), picture(reference), title="x <b>.onnx")
     page = read(text)
     assert page.loaded == []
@@ -194,17 +194,17 @@ def test_the_page_is_whole_and_needs_nothing_else(reference, told):
     assert "x &lt;b&gt;.onnx" in text
     drawn = {"card, GPU waits", "Imitation: mean score lost", "PPO: score"}
     assert {"92.0 ± 2.0 %", "1,198", "12 s (measured)", *drawn} <= set(page.cells)
-    told(words(text))
+    snapshot(words(text))
     # Stand-in colours of the drawing became those of the page.
     assert not re.search(r"#0[01]0[0-9]0[0-9]\b", text)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_of_little_says_what_is_missing(told):
+def test_a_page_of_little_says_what_is_missing(snapshot):
     text = render_page({})
     assert "<svg" not in text
-    told(words(text))
+    snapshot(words(text))
 
 
 def test_a_page_is_written_whole_or_not(tmp_path):

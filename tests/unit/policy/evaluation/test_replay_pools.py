@@ -69,10 +69,10 @@ def test_replays_are_a_family_to_compare_on():
         kept_out("replayed", 3)
 
 
-def test_a_comparison_on_replays_says_what_is_replayed(told):
+def test_a_comparison_on_replays_says_what_is_replayed(snapshot):
     scenarios = kept_out("replayed", 2, n_iterations=4, runs=RUNS)
     found = compare(scenarios, {"learned": always_gpu}, n_seeds=2)
-    told("\n".join(line for line in sentences(found, "learned") if "replayed" in line))
+    snapshot("\n".join(line for line in sentences(found, "learned") if "replayed" in line))
     first, _ = found.as_dict()["scenarios"]
     assert first["replay"] == {"run": "r0", "provenance": "replayed", "readings": "measured"}
 

@@ -133,12 +133,12 @@ def test_the_deadline_is_kept_while_steps_last_as_long_as_reserved(slack, uneven
     assert run.now_s - BEGAN_S <= settings_.carbon.control.deadline_in_s + longest_s
 
 
-def test_a_deadline_that_cannot_be_kept_is_told_at_once(caplog, told):
+def test_a_deadline_that_cannot_be_kept_is_told_at_once(caplog, snapshot):
     with caplog.at_level(logging.WARNING):
         run = Played(config(deadline_in_s=20 * STEP_S)).go()
     assert {c.command for c in run.choices} == {Command.RUN}
     (line,) = caplog.messages
-    told(line)
+    snapshot(line)
     assert run.choices[-1].why is Why.SHIELDED
 
 

@@ -78,7 +78,7 @@ def test_each_engine_takes_the_devices_that_it_runs_on(name, offload):
     assert accelerator_profile(config(name, offload)).name == name
 
 
-def test_a_device_that_the_engine_does_not_run_on_is_refused(told):
+def test_a_device_that_the_engine_does_not_run_on_is_refused(snapshot):
     lines = []
     for name, offload in (
         ("l4", {"type": "fpga"}),
@@ -90,25 +90,25 @@ def test_a_device_that_the_engine_does_not_run_on_is_refused(told):
         with pytest.raises(ConfigError, match=f"devices.accelerator = {name!r}: ") as caught:
             gpu_path(config(name, offload), TrainingSide("cpu", frozen=FROZEN))
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_a_cuda_device_that_is_not_there_is_refused_with_those_that_are(cuda, told):
+def test_a_cuda_device_that_is_not_there_is_refused_with_those_that_are(cuda, snapshot):
     lines = []
     for uuids in ((), ("a",)):
         cuda(*uuids)
         with pytest.raises(ConfigError) as caught:
             gpu_path(config("l4", CUDA), TrainingSide("cpu", frozen=FROZEN))
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_one_of_another_machine_is_not_looked_for_here(cuda, told):
+def test_one_of_another_machine_is_not_looked_for_here(cuda, snapshot):
     cuda()
     ray = {"runtime": {"type": "ray"}}
     path = gpu_path(config("l4", CUDA, **ray), TrainingSide("cpu", frozen=FROZEN))
     assert path.accelerator.device_ids == ()
-    told("\n".join(path.gaps))
+    snapshot("\n".join(path.gaps))
 
 
 def test_a_run_that_offloads_nothing_needs_no_device(cuda):
@@ -119,7 +119,7 @@ def test_a_run_that_offloads_nothing_needs_no_device(cuda):
     assert gpu_path(config("l4", CUDA), TrainingSide("cpu")).accelerator is None
 
 
-def test_a_broken_gpu_is_a_gap_where_it_is_the_accelerator_alone(gpus, fake_nvml, told):  # noqa: F811
+def test_a_broken_gpu_is_a_gap_where_it_is_the_accelerator_alone(gpus, fake_nvml, snapshot):  # noqa: F811
     """torch numbers the three the other way round: cuda:1 is NVML's gpu1."""
     side = TrainingSide("cuda", gpu_uuids=(gpus[0],), frozen=FROZEN)
     fake_nvml.set("devices 3", "error nvmlDeviceGetHandleByIndex 999 2")
@@ -128,7 +128,7 @@ def test_a_broken_gpu_is_a_gap_where_it_is_the_accelerator_alone(gpus, fake_nvml
     fake_nvml.set("devices 3", "error nvmlDeviceGetHandleByIndex 999 1")
     place = accelerator_place(config("l4", CUDA), side)
     assert place.device_ids == ()
-    told(place.gap)
+    snapshot(place.gap)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -159,18 +159,18 @@ def test_where_the_trainer_s_source_reads_all_gpus_it_is_read_once(gpus):
 
 
 @pytest.mark.parametrize("power", ["null", "modelled"])
-def test_a_source_that_does_not_tell_its_power_leaves_a_gap(gpus, told, power):
+def test_a_source_that_does_not_tell_its_power_leaves_a_gap(gpus, snapshot, power):
     place = accelerator_place(config("l4", CUDA, power), TrainingSide("cpu", frozen=FROZEN))
     assert place.device_ids == ()
-    told(place.gap)
+    snapshot(place.gap)
 
 
-def test_without_nvml_or_a_uuid_its_energy_is_missing_with_the_reason(cuda, monkeypatch, told):
+def test_without_nvml_or_a_uuid_its_energy_is_missing_with_the_reason(cuda, monkeypatch, snapshot):
     side = TrainingSide("cpu", frozen=FROZEN)
     cuda("a", None)
     place = accelerator_place(config("l4", CUDA), side)
     assert place.device_ids == ()
-    told(place.gap)
+    snapshot(place.gap)
     cuda("a", "b")
     place = accelerator_place(config("l4", CUDA), side)
     assert place.device_ids == ()

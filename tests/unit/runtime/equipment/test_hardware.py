@@ -88,7 +88,7 @@ def nvml(monkeypatch):
     assert opened == []  # whatever happened, the driver was released
 
 
-def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl, told):
+def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl, snapshot):
     rapl(False)
     path = gpu_path(config(), CPU)
     assert (path.profile.name, path.source.type) == ("host_cpu", "modelled")
@@ -97,15 +97,15 @@ def test_on_the_cpu_the_host_is_the_gpu_path_and_power_is_modelled(rapl, told):
     assert device.model.pids == (os.getpid(),)
     assert device.model.n_threads == path.profile.value("n_cores")
     assert 0 < device.model.idle_w < device.model.active_w
-    told(path.note)
+    snapshot(path.note)
     build_all(path.source)
 
 
-def test_on_the_cpu_a_counter_is_preferred(rapl, told):
+def test_on_the_cpu_a_counter_is_preferred(rapl, snapshot):
     rapl(True)
     path = gpu_path(config(), CPU)
     assert path.source.type == "rapl"
-    told(path.note)
+    snapshot(path.note)
     build_all(path.source)
 
 
@@ -233,11 +233,11 @@ def with_card(fpga, placement=THRESHOLD, engine=None):
     )
 
 
-def test_a_card_whose_engine_lacks_figures_is_refused_with_a_remedy(rapl, told):
+def test_a_card_whose_engine_lacks_figures_is_refused_with_a_remedy(rapl, snapshot):
     rapl(False)
     with pytest.raises(ConfigError) as caught:
         gpu_path(with_card("v80"), FROZEN)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert gpu_path(with_card("u55c"), FROZEN)
 
 
@@ -267,7 +267,7 @@ def test_a_named_profile_is_taken_without_asking_a_driver(nvml, rapl):
     assert gpu_path(config("host_cpu"), CPU).profile.name == "host_cpu"
 
 
-def test_a_profile_of_another_device_is_refused(rapl, told):
+def test_a_profile_of_another_device_is_refused(rapl, snapshot):
     """Seconds of one device times watts of another would be printed as if they were measured."""
     rapl(False)
     lines = []
@@ -279,7 +279,7 @@ def test_a_profile_of_another_device_is_refused(rapl, told):
             with pytest.raises(ConfigError, match=rf"^devices\.gpu = '{name}'") as caught:
                 gpu_path(config(name), side)
             lines.append(f"on the {side.device}: {caught.value}")
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_the_gpus_that_the_trainer_uses_are_asked_and_metered(nvml):
@@ -315,20 +315,20 @@ def test_a_broken_gpu_leaves_the_profile_to_the_others(fake_nvml, code, names): 
         assert gpu_ids(names) == ("gpu0", "gpu1")[: len(names)]
 
 
-def test_a_gpu_without_a_name_is_measured_without_a_profile(fake_nvml, caplog, told):  # noqa: F811
+def test_a_gpu_without_a_name_is_measured_without_a_profile(fake_nvml, caplog, snapshot):  # noqa: F811
     fake_nvml.set("devices 1", "error nvmlDeviceGetName 999")
     path = gpu_path(config(), TrainingSide("cuda"))
     assert (path.profile.name, path.source.type) == ("nvidia_gpu", "auto")
     with pytest.raises(ConfigError, match=r"devices\.gpu = 'auto'") as caught:
         gpu_path(config(placement=LOOKAHEAD), TrainingSide("cuda"))
-    told("\n".join([path.note, *caplog.messages, str(caught.value)]))
+    snapshot("\n".join([path.note, *caplog.messages, str(caught.value)]))
 
 
-def test_where_no_gpu_answers_each_one_s_reason_is_told(fake_nvml, told):  # noqa: F811
+def test_where_no_gpu_answers_each_one_s_reason_is_told(fake_nvml, snapshot):  # noqa: F811
     fake_nvml.set("error nvmlDeviceGetHandleByIndex 15 0", "error nvmlDeviceGetUUID 4 1")
     with pytest.raises(ConfigError) as caught:
         gpu_path(config(), TrainingSide("cuda"))
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_a_gpu_that_cuda_does_not_see_names_no_profile(

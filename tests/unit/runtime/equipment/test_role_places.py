@@ -94,7 +94,7 @@ def test_a_profile_that_the_config_names_is_the_column_of_the_matrix(gpus):
     assert {i: p.name for i, p in named.metered_profiles.items()} == {"gpu1": "l4"}
 
 
-def test_devices_that_are_not_read_have_no_energy_and_a_reason(told):
+def test_devices_that_are_not_read_have_no_energy_and_a_reason(snapshot):
     gaps = []
     for power, place in (
         ("nvml", {}),
@@ -109,7 +109,7 @@ def test_devices_that_are_not_read_have_no_energy_and_a_reason(told):
         assert [s.device_ids for s in served(found).held(SPANS)] == [(), ()]
         assert (found.others, found.source) == (frozenset(), None)
         assert served(found).n_gpus == place.get("count", 1)
-    told("\n".join(gaps))
+    snapshot("\n".join(gaps))
 
 
 def test_a_recording_counts_gpus_by_number():
@@ -193,10 +193,10 @@ def test_devices_that_the_config_names_win_over_the_adapter_s(gpus):
     assert far_roles(no_devices, side) == {"far": {Stage.GENERATION: ("1",)}}
 
 
-def test_a_machine_without_nvml_is_named(gpus, told):
+def test_a_machine_without_nvml_is_named(gpus, snapshot):
     side = over_machines(MachineDevices("far", count=4))
     found = role_places(config(), side)
-    told("\n".join(found.gaps))
+    snapshot("\n".join(found.gaps))
     profile, n_gpus = found.devices[Stage.GENERATION]
     assert (profile, n_gpus) == (found.by_role[Stage.GENERATION][0].profile, 5)
     assert far_roles(config(), side) == {}

@@ -40,19 +40,19 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def test_state_and_step_are_those_of_the_record(folder, told):
+def test_state_and_step_are_those_of_the_record(folder, snapshot):
     found = FoundRun.of(folder)
     assert (found.ending, found.step, found.checkpoint) == ("stopped", 2, None)
-    told(str(found.refusal()))
+    snapshot(str(found.refusal()))
 
 
-def test_a_checkpoint_that_is_gone_is_not_offered_as_one(folder, tmp_path, told):
+def test_a_checkpoint_that_is_gone_is_not_offered_as_one(folder, tmp_path, snapshot):
     with open_attached_run(Config(), folder, 2, {}) as ledger:
         ledger.checkpoint(2, str(tmp_path / "gone"))
-    told(str(FoundRun.of(folder).refusal()))
+    snapshot(str(FoundRun.of(folder).refusal()))
 
 
-def test_a_record_of_a_run_that_never_began_is_no_run(tmp_path, told):
+def test_a_record_of_a_run_that_never_began_is_no_run(tmp_path, snapshot):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
@@ -66,25 +66,25 @@ def test_a_record_of_a_run_that_never_began_is_no_run(tmp_path, told):
     opened.ledger.close()
     with pytest.raises(RunError) as begun:
         AttachedRun.open(Config(), folder, None, {})
-    told(f"{written.value}\n{begun.value}")
+    snapshot(f"{written.value}\n{begun.value}")
     assert (folder / "notes.txt").read_text() == "mine"
 
 
-def test_a_record_whose_start_was_lost_is_a_run_all_the_same(tmp_path, told):
+def test_a_record_whose_start_was_lost_is_a_run_all_the_same(tmp_path, snapshot):
     folder = tmp_path / "run"
     with open_attached_run(Config(), folder, None, {}) as ledger:
         ledger.metric(1, "loss", 0.5)
     with pytest.raises(RunError) as caught:
         AttachedRun.open(Config(), folder, None, {})
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
-def test_a_record_of_another_machine_stays(tmp_path, told):
+def test_a_record_of_another_machine_stays(tmp_path, snapshot):
     folder = tmp_path / "run"
     open_attached_run(Config(), folder, None, {"host": "far"}).close()
     with pytest.raises(RunError) as caught:
         AttachedRun.open(Config(), folder, None, {})
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_the_names_of_a_run_s_files_are_those_that_are_written():
@@ -106,7 +106,7 @@ def test_what_ecorl_wrote_goes_and_what_the_user_has_stays(folder):
     assert left == sorted(own)
 
 
-def test_a_record_that_another_process_writes_stays(folder, told):
+def test_a_record_that_another_process_writes_stays(folder, snapshot):
     command = [sys.executable, "-c", WRITES, str(folder / "ledger.sqlite")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -114,7 +114,7 @@ def test_a_record_that_another_process_writes_stays(folder, told):
         assert writer.stdout.readline() == "writes\n"
         with pytest.raises(RunError) as caught:
             remove_record(folder)
-        told(f"{caught.value}\n{FoundRun.of(folder).refusal()}")
+        snapshot(f"{caught.value}\n{FoundRun.of(folder).refusal()}")
     assert (folder / "ledger.sqlite").is_file()
     assert (folder / "config.toml").is_file()
 

@@ -23,19 +23,19 @@ INSTRUMENTS = [
 ]
 
 
-def test_the_start_names_the_instrument(tmp_path, capsys, told):
+def test_the_start_names_the_instrument(tmp_path, capsys, snapshot):
     config = Config()
     for number, (kind, provenance, source) in enumerate(INSTRUMENTS):
         folder = tmp_path / f"run-{number}"
         with open_attached_run(config, folder, None, {}) as ledger:
             ledger.device(DeviceRecord("a0", "a profile", provenance, source, None, kind=kind))
             tell_start(folder, config, ledger, ["reward"])
-    told(capsys.readouterr().err)
+    snapshot(capsys.readouterr().err)
 
 
-def test_a_missing_energy_is_unknown_and_a_missing_record_is_no_error(tmp_path, capsys, told):
+def test_a_missing_energy_is_unknown_and_a_missing_record_is_no_error(tmp_path, capsys, snapshot):
     with open_attached_run(Config(), tmp_path / "run", None, {}) as ledger:
         ledger.metric(1, "loss", 0.5)
     tell_end(tmp_path / "run", KeyboardInterrupt())
     tell_end(tmp_path / "nowhere")
-    told(capsys.readouterr().err)
+    snapshot(capsys.readouterr().err)

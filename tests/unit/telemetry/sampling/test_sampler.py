@@ -414,7 +414,7 @@ def test_the_smoothed_power_of_a_lost_gpu_becomes_missing(nvml_environment, star
 
 
 def test_a_broken_gpu_is_told_of_once_and_one_that_fails_later_too(
-    nvml_environment, start, caplog, told
+    nvml_environment, start, caplog, snapshot
 ):
     nvml_environment.set("devices 3", "error nvmlDeviceGetHandleByIndex 8 2")
     sampler = start(replace(NVML, device=MeteredDevice(n_gpus=2)), stale_after_s=30.0)
@@ -428,7 +428,7 @@ def test_a_broken_gpu_is_told_of_once_and_one_that_fails_later_too(
         nvml_environment.set("devices 3")
         until(lambda: sampler.faults == {})
     assert caplog.messages[0] == unread
-    told("\n".join(caplog.messages))
+    snapshot("\n".join(caplog.messages))
 
 
 def test_a_source_that_does_not_open_says_why(nvml_environment, start, caplog):

@@ -235,7 +235,9 @@ def test_where_cuda_sees_nothing_no_gpu_is_asked(fake_nvml, monkeypatch, tmp_pat
     assert not trace.exists()
 
 
-def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(fake_nvml, monkeypatch, told):
+def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(
+    fake_nvml, monkeypatch, snapshot
+):
     broken(fake_nvml, IDENTITY["handle"], 15)
     lines = []
     for visible in ("garbage", "7", "0,1x"):
@@ -243,7 +245,7 @@ def test_a_name_that_no_gpu_can_have_is_refused_with_what_there_is(fake_nvml, mo
         with pytest.raises(DriverError) as caught:
             NvmlSource().open()
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 @pytest.mark.parametrize("visible", ["0,2,garbage,1", "0,2,7,1", "0,2,GPU-0000000,1"])

@@ -95,14 +95,14 @@ def test_gpus_by_name_whatever_cuda_sees(fake_nvml, monkeypatch, name):
     source.close()
 
 
-def test_a_gpu_that_is_not_there_is_named(fake_nvml, told):
+def test_a_gpu_that_is_not_there_is_named(fake_nvml, snapshot):
     device = MeteredDevice(gpus=("GPU-00000001-fake", "GPU-beef"))
     source, report = open_source(SourceSpec((NvmlSourceConfig(),), device))
     assert (source, report.error) == (None, "DriverError")
     assert "'GPU-beef'" in report.refusals[0][1]
     with pytest.raises(DriverError) as caught:
         NvmlSource([]).open()
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_one_lost_gpu_leaves_the_other_and_comes_back(source, fake_nvml):

@@ -231,7 +231,7 @@ def test_rapl_counter_that_falls_is_unknown_where_its_range_is(package):
         assert record.energy("cpu0", *window).energy_j is None
 
 
-def test_rapl_zones_of_one_counter_are_one_device(tmp_path, told):
+def test_rapl_zones_of_one_counter_are_one_device(tmp_path, snapshot):
     """Dies of one socket, their memory, and a second view of the same name; and another socket."""
     names = {"0": "package-0-die-0", "0:0": "dram", "1": "package-0-die-1", "1:0": "dram"}
     own = {"2": ("package-1", "7000000"), "3": ("package-1", "9000000")}
@@ -251,7 +251,7 @@ def test_rapl_zones_of_one_counter_are_one_device(tmp_path, told):
         "cpu1-3",
         "dram0-die-0",
     )
-    told("\n".join(d.name for d in source.describe()))
+    snapshot("\n".join(d.name for d in source.describe()))
 
 
 def make_zone(folder, name):
@@ -370,7 +370,7 @@ def test_a_restart_goes_on_where_the_recording_was(tmp_path):
     assert at(0.5)["gpu0"].power_w == 200
 
 
-def test_malformed_rows_are_named_by_file_and_line(tmp_path, told):
+def test_malformed_rows_are_named_by_file_and_line(tmp_path, snapshot):
     path, lines = tmp_path / "power.csv", []
     for text in (
         "0,gpu0,100,,\n1,gpu0,much,,\n",
@@ -389,7 +389,7 @@ def test_malformed_rows_are_named_by_file_and_line(tmp_path, told):
         with pytest.raises(DataError) as caught:
             read_tracks(path)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_wrong_header_missing_file_and_binary(tmp_path):

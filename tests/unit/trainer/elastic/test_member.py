@@ -136,7 +136,7 @@ def test_layers_that_are_unfrozen_in_training_are_summed_too():
     assert len({one.digest(6) for one in members}) == 1
 
 
-def test_members_whose_weights_have_come_to_differ_end_the_training(told):
+def test_members_whose_weights_have_come_to_differ_end_the_training(snapshot):
     class Counts(ToyTask):
         def before_update(self, model, optimizer, step):
             model.n_updates = getattr(model, "n_updates", 0) + 1
@@ -153,7 +153,7 @@ def test_members_whose_weights_have_come_to_differ_end_the_training(told):
         assert compute(members, task, step)[0].failure is None
     raised = compute(members, task, 3)
     assert {type(one) for one in raised} == {RunError}
-    told("\n".join(sorted({str(one) for one in raised})))
+    snapshot("\n".join(sorted({str(one) for one in raised})))
     with pytest.raises(ConfigError) as caught:
         MemberOptions(compare_every=-1)
     assert (caught.value.key, caught.value.value) == ("compare_every", -1)

@@ -23,13 +23,13 @@ def test_of_two_wishes_for_one_step_the_later_one_holds(widths):
 
 
 @pytest.mark.parametrize("booked", [((0, 5), (2, 8)), ((2, 8), (0, 5))])
-def test_nothing_can_be_asked_for_after_a_pause_that_would_never_end(booked, told):
+def test_nothing_can_be_asked_for_after_a_pause_that_would_never_end(booked, snapshot):
     wishes = WidthWishes(1, 4)
     (first, at_step), second = booked
     wishes.ask(first, at_step)
     with pytest.raises(ConfigError) as caught:
         wishes.ask(*second)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     # What was asked for before it still holds.
     assert due(wishes, at_step) == [first]
 

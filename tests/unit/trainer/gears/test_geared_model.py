@@ -191,10 +191,10 @@ def test_a_model_without_such_layers_is_refused_fp8():
         GearedModel(nn.Linear(7, 5), Gear.FP32, GearSupport((Gear.BF16, Gear.FP8), (Gear.FP8,)))
 
 
-def test_a_device_without_fp8_is_refused_or_simulates_it(told):
+def test_a_device_without_fp8_is_refused_or_simulates_it(snapshot):
     with pytest.raises(ConfigError) as caught:
         supported(ALL, CPU, may_simulate_fp8=False)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert supported(ALL, CPU, may_simulate_fp8=True).simulated == (Gear.FP8,)
 
 

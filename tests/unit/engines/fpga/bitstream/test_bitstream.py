@@ -117,24 +117,24 @@ def test_a_cards_own_name_is_compared_with_the_platform(card, same):
 # ---- what is refused ----------------------------------------------------------------------------
 
 
-def test_a_file_without_a_manifest_is_refused(csim, told):
+def test_a_file_without_a_manifest_is_refused(csim, snapshot):
     manifest_path(csim).unlink()
-    told(refused(csim))
+    snapshot(refused(csim))
 
 
-def test_a_changed_file_is_refused(csim, told):
+def test_a_changed_file_is_refused(csim, snapshot):
     data = bytearray(csim.read_bytes())
     data[-9] ^= 1
     csim.write_bytes(data)
     stated = read_manifest(manifest_path(csim)).sha256
     found = hashlib.sha256(data).hexdigest()
-    told(refused(csim), found=found[:12], stated=stated[:12])
+    snapshot(refused(csim), found=found[:12], stated=stated[:12])
 
 
-def test_an_absent_file_is_refused(csim, told):
+def test_an_absent_file_is_refused(csim, snapshot):
     csim.unlink()
     line = refused(csim)
-    told(line)
+    snapshot(line)
     manifest_path(csim).unlink()  # then too it is the file that is missing first
     assert refused(csim) == line
 
@@ -145,14 +145,14 @@ def test_another_platform_is_refused(csim):
     assert "xilinx_u280_gen3x16_xdma_base_1" in line
 
 
-def test_an_emulations_file_and_a_cards_are_not_taken_for_each_other(csim, card_file, told):
+def test_an_emulations_file_and_a_cards_are_not_taken_for_each_other(csim, card_file, snapshot):
     lines = [refused(csim, emulated=False), refused(card_file)]
     edit(csim, target="hw")  # neither header nor name change with it
     lines.append(refused(csim, emulated=False))
     renamed = csim.with_name("renamed.hw.xclbin")
     renamed.write_bytes(csim.read_bytes())
     write_manifest(manifest_of(renamed, BitstreamTarget.HW), manifest_path(renamed))
-    told("\n".join([*lines, refused(renamed, emulated=False)]))
+    snapshot("\n".join([*lines, refused(renamed, emulated=False)]))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_vitis_emulations_are_for_amds_tools_alone(tmp_path, target, mode, emula
     assert f"(target = {target})" in refused(path, emulated=emulated)
 
 
-def test_a_model_beyond_the_limits_is_refused(csim, model, told):
+def test_a_model_beyond_the_limits_is_refused(csim, model, snapshot):
     beyond = (
         {"hidden_size": 16384},
         {"intermediate_size": 11000},
@@ -175,7 +175,7 @@ def test_a_model_beyond_the_limits_is_refused(csim, model, told):
         {"head_dim": 72},
         {"vocab_size": 262145},
     )
-    told("\n".join(refused(csim, model=model(**changes)) for changes in beyond))
+    snapshot("\n".join(refused(csim, model=model(**changes)) for changes in beyond))
 
 
 def test_a_reward_model_may_have_any_vocabulary(csim, model):
@@ -183,7 +183,7 @@ def test_a_reward_model_may_have_any_vocabulary(csim, model):
     check_bitstream(csim, platform=None, model=config, emulated=True)
 
 
-def test_a_manifest_that_does_not_fit_its_file_is_refused(csim, told):
+def test_a_manifest_that_does_not_fit_its_file_is_refused(csim, snapshot):
     limits = asdict(shape_limits())
     others = (
         {"file": "other.csim.xclbin"},
@@ -201,7 +201,7 @@ def test_a_manifest_that_does_not_fit_its_file_is_refused(csim, told):
         edit(csim, **changes)
         lines.append(refused(csim, platform=changes.get("platform")))
         manifest_path(csim).write_text(before)
-    told("\n".join(lines), installed=kernels_digest()[:19])
+    snapshot("\n".join(lines), installed=kernels_digest()[:19])
 
 
 @pytest.mark.parametrize("clock_mhz", [None, 300])
@@ -212,7 +212,7 @@ def test_a_clock_that_a_cards_file_does_not_have_is_refused(card_file, clock_mhz
     assert line.endswith(" 245.0")
 
 
-def test_synthesised_is_what_every_kernels_report_stands_behind(card_file, told):
+def test_synthesised_is_what_every_kernels_report_stands_behind(card_file, snapshot):
     reports = {kernel.kernel: [] for kernel in kernel_interfaces()}
     edit(card_file, provenance="synthesised", synthesis=reports)
     check_bitstream(card_file, platform=None, model=None, emulated=False)
@@ -222,17 +222,17 @@ def test_synthesised_is_what_every_kernels_report_stands_behind(card_file, told)
         edit(card_file, synthesis=synthesis)
         lines.add(refused(card_file, emulated=False))
     edit(card_file, provenance="emulated")
-    told("\n".join([*lines, refused(card_file, emulated=False)]))
+    snapshot("\n".join([*lines, refused(card_file, emulated=False)]))
 
 
-def test_a_design_that_misses_its_timing_is_refused(card_file, caplog, told):
+def test_a_design_that_misses_its_timing_is_refused(card_file, caplog, snapshot):
     edit(card_file, timing_met=False)
-    told(refused(card_file, emulated=False))
+    snapshot(refused(card_file, emulated=False))
     edit(card_file, timing_met=None)
     check_bitstream(card_file, platform=None, model=None, emulated=False)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    told(record.message, "of a file without a report")
+    snapshot(record.message, "of a file without a report")
 
 
 def test_a_timing_that_is_met_or_emulated_is_taken_without_a_word(csim, card_file, caplog):
@@ -241,12 +241,12 @@ def test_a_timing_that_is_met_or_emulated_is_taken_without_a_word(csim, card_fil
     assert not caplog.records
 
 
-def test_a_folder_is_refused(tmp_path, monkeypatch, told):
+def test_a_folder_is_refused(tmp_path, monkeypatch, snapshot):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder.xclbin").mkdir()
     names = ("", ".", "/", "..", "folder", "folder.xclbin")
-    told("\n".join(refused(Path(name)) for name in names))
+    snapshot("\n".join(refused(Path(name)) for name in names))
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "\udcff", "there/x.xclbin", "..."])
@@ -258,7 +258,7 @@ def test_a_path_of_nothing_is_refused(tmp_path, monkeypatch, name):
 # ---- manifests ----------------------------------------------------------------------------------
 
 
-def test_a_malformed_manifest_is_refused(csim, told):
+def test_a_malformed_manifest_is_refused(csim, snapshot):
     malformed = (
         {"format": 2},
         {"target": "fpga"},
@@ -284,7 +284,7 @@ def test_a_malformed_manifest_is_refused(csim, told):
         edit(csim, **changes)
         lines.append(refused(csim))
         manifest_path(csim).write_text(before)
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "NaN", '{"format": 1}', "[" * 100_000])

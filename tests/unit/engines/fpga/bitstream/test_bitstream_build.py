@@ -168,7 +168,7 @@ def test_simulations_run_before_and_after_synthesis(fake, make_request):
     assert len(fake.calls) == 3 * len(KERNELS) + 2
 
 
-def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, make_request, told):
+def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, make_request, snapshot):
     said, own = [], make_request("sw_emu")
     build_bitstream(own, said.append)
     assert not any("deprecates" in line for line in said)
@@ -182,7 +182,7 @@ def test_sw_emu_builds_and_says_that_amd_gives_it_up(fake, make_request, told):
     fake.behave(release="2024.2")
     build_bitstream(own, said.append)
     (line,) = (line for line in said if "deprecates" in line)
-    told(line)
+    snapshot(line)
     assert read_manifest(manifest_path(own.product)).provenance == "emulated"
 
 
@@ -196,13 +196,13 @@ def test_a_platform_may_be_named_by_its_file(fake, make_request, monkeypatch):
 
 
 def test_without_vitis_one_line_says_so_and_nothing_is_left(
-    make_request, monkeypatch, tmp_path, told
+    make_request, monkeypatch, tmp_path, snapshot
 ):
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     for target in ("sw_emu", "hw_emu", "hw"):
         with pytest.raises(MissingToolError) as caught:
             build_bitstream(make_request(target), lambda line: None)
-        told(str(caught.value), target)
+        snapshot(str(caught.value), target)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -226,11 +226,11 @@ def test_without_the_platform_one_line_says_so_and_nothing_is_left(fake, make_re
 
 
 @pytest.mark.parametrize("release", ["2023.2", "next"])
-def test_an_old_or_odd_release_is_refused(fake, make_request, release, told):
+def test_an_old_or_odd_release_is_refused(fake, make_request, release, snapshot):
     fake.behave(release=release)
     with pytest.raises(MissingToolError) as caught:
         build_bitstream(make_request("hw"), lambda line: None)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------
@@ -255,12 +255,12 @@ def test_a_failing_step_gives_its_first_error_and_its_log(fake, make_request, st
 
 
 @pytest.mark.parametrize("step", ["gemm_int8.hls", "link", "emconfig"])
-def test_a_step_that_leaves_nothing_is_a_failure(fake, make_request, step, told):
+def test_a_step_that_leaves_nothing_is_a_failure(fake, make_request, step, snapshot):
     fake.behave(nothing=step)
     own = make_request("hw_emu")
     with pytest.raises(BuildError) as caught:
         build_bitstream(own, lambda line: None)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert products(own) == []
 
 
@@ -273,12 +273,12 @@ def test_what_a_build_before_left_does_not_pass_for_this_ones(fake, make_request
     assert read_manifest(manifest_path(own.product)) == before
 
 
-def test_half_an_xclbin_is_not_kept(fake, make_request, told):
+def test_half_an_xclbin_is_not_kept(fake, make_request, snapshot):
     fake.behave(cut=True)
     own = make_request("hw")
     with pytest.raises(BuildError) as caught:
         build_bitstream(own, lambda line: None)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert products(own) == []
 
 
@@ -303,14 +303,16 @@ def test_a_missed_clock_is_kept_and_said(fake, make_request):
     assert products(own) == ["ecorl.hw.json", "ecorl.hw.xclbin"]
 
 
-def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(fake, make_request, told):
+def test_reports_that_are_missing_or_damaged_leave_their_figures_unknown(
+    fake, make_request, snapshot
+):
     own, said = make_request("hw"), []
     fake.behave(timing="none", damaged="utilisation", no_csynth="mha_int8")
     manifest = build_bitstream(own, said.append)
     assert (manifest.timing_met, manifest.utilisation) == (None, None)
     assert set(manifest.synthesis) == set(KERNELS) - {"mha_int8"}
     assert manifest.provenance is None
-    told("\n".join(line for line in said if "left out" in line))
+    snapshot("\n".join(line for line in said if "left out" in line))
     fake.behave(damaged="csynth")
     manifest = build_bitstream(own, said.append)
     assert (manifest.synthesis, manifest.provenance) == (None, None)
@@ -326,13 +328,13 @@ def test_a_kernel_that_falls_short_of_its_qor_is_named(fake, make_request):
     assert manifest.synthesis["vector_ops"] == ()
 
 
-def test_sources_that_change_during_a_build_end_it(fake, make_request, monkeypatch, told):
+def test_sources_that_change_during_a_build_end_it(fake, make_request, monkeypatch, snapshot):
     digests = iter(["sha256:a", "sha256:b"])
     monkeypatch.setattr(bitstream_build, "kernels_digest", lambda: next(digests))
     own = make_request("hw")
     with pytest.raises(BuildError) as caught:
         build_bitstream(own, lambda line: None)
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert products(own) == []
 
 
@@ -343,12 +345,12 @@ def test_kernels_that_disagree_on_the_clock_are_refused(fake, make_request, monk
         build_bitstream(make_request("hw"), lambda line: None)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(fake, make_request, told):
+def test_a_folder_that_cannot_be_written_is_one_line(fake, make_request, snapshot):
     own = make_request("hw")
     own.out.write_text("a file")
     with pytest.raises(ConfigError) as caught:
         build_bitstream(own, lambda line: None)
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 def test_the_record_of_the_fake_is_that_of_its_calls(fake):

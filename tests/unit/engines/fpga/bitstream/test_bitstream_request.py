@@ -27,8 +27,8 @@ def refused(own: bitstream_order.BuildRequest) -> str:
     return str(caught.value)
 
 
-def test_simulations_are_refused_where_there_is_no_synthesis(make_request, told):
-    told(refused(make_request("sw_emu", checks=("csim",))))
+def test_simulations_are_refused_where_there_is_no_synthesis(make_request, snapshot):
+    snapshot(refused(make_request("sw_emu", checks=("csim",))))
 
 
 # ---- platforms ---------------------------------------------------------------------------------
@@ -52,14 +52,14 @@ def test_a_platform_of_another_card_is_refused(fake, make_request, tmp_path, tar
     assert fake.calls == []
 
 
-def test_what_is_no_platforms_name_is_refused(make_request, told):
+def test_what_is_no_platforms_name_is_refused(make_request, snapshot):
     names = (
         "xilinx_u55c_" + "1" * 52, "xilinx_u55c_\udcff", "xilinx u55c", "xilinx_u55c_é",
         "a\nb_u55c", "/there/\udcff/xilinx_u55c_gen3x16_xdma_3_202210_1.xpfm",
     )  # fmt: skip
     lines = [refused(make_request("csim", platform=name)) for name in names]
     assert [refused(make_request("hw", platform=name)) for name in names] == lines
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 # ---- paths -------------------------------------------------------------------------------------
@@ -77,12 +77,12 @@ def test_paths_that_vitis_would_split_are_refused(fake, make_request, tmp_path, 
     assert fake.calls == []
 
 
-def test_a_link_to_such_a_path_is_refused(fake, make_request, tmp_path, told):
+def test_a_link_to_such_a_path_is_refused(fake, make_request, tmp_path, snapshot):
     (tmp_path / "a b").mkdir()
     (tmp_path / "plain").symlink_to(tmp_path / "a b")
     own = make_request("hw")
     own = replace(own, **{"work": tmp_path / "plain" / "work"})
-    told(refused(own))
+    snapshot(refused(own))
 
 
 def test_kernel_sources_at_such_a_path_are_refused(fake, make_request, tmp_path, monkeypatch):

@@ -63,7 +63,7 @@ def test_a_signal_that_is_ignored_stops_nothing(fake, make_request):
     assert own.product.exists()
 
 
-def test_handlers_are_as_before_after_a_step(tmp_path, told):
+def test_handlers_are_as_before_after_a_step(tmp_path, snapshot):
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     run_step(["/bin/true"], tmp_path / "log", tmp_path)
     lines = []
@@ -71,7 +71,7 @@ def test_handlers_are_as_before_after_a_step(tmp_path, told):
         with pytest.raises(BuildError) as caught:
             run_step(command, tmp_path / "log", tmp_path)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
     assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 

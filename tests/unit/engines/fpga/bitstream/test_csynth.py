@@ -102,7 +102,7 @@ def test_a_truncated_file_is_refused(written, share):
     assert one_line(error).startswith(f"{path}: ")
 
 
-def test_a_damaged_file_is_refused(written, told):
+def test_a_damaged_file_is_refused(written, snapshot):
     lines = []
     for old, new in (
         ("TopModelName", "Other"),
@@ -116,13 +116,13 @@ def test_a_damaged_file_is_refused(written, told):
         with pytest.raises(SynthesisReportError) as error:
             read_csynth(written(CSYNTH.replace(old, new)))
         lines.append(one_line(error))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
-def test_an_unreadable_file_is_refused(tmp_path, told):
+def test_an_unreadable_file_is_refused(tmp_path, snapshot):
     with pytest.raises(SynthesisReportError) as error:
         read_csynth(tmp_path / "csynth.xml")
-    told(one_line(error))
+    snapshot(one_line(error))
     (tmp_path / "csynth.xml").write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(SynthesisReportError, match="XML") as error:
         read_csynth(tmp_path / "csynth.xml")
@@ -141,7 +141,7 @@ def test_less_than_declared_is_no_deviation(written):
     assert check_qor(read_csynth(written(text)), QOR) == ()
 
 
-def test_each_shortfall_is_listed(written, told):
+def test_each_shortfall_is_listed(written, snapshot):
     slow = CSYNTH.replace("<Name>MAC</Name>", "<Name>MAC</Name><X/>")
     head, tail = slow.split("<X/>")
     text = head + tail.replace("<PipelineII>1", "<PipelineII>2", 1)
@@ -156,7 +156,7 @@ def test_each_shortfall_is_listed(written, told):
     )
     assert (found[-1].kind, found[-1].found) == ("clock", 4.5)
     assert found[-1].expected == pytest.approx(1000 / 245)
-    told("\n".join(map(str, found)))
+    snapshot("\n".join(map(str, found)))
 
 
 def test_a_faster_loop_than_declared_differs_too(written):
@@ -194,13 +194,13 @@ def test_a_qor_without_a_field_is_refused(written, change):
 # ---- who may say that a kernel is synthesised -------------------------------------------------
 
 
-def test_without_a_report_nothing_is_synthesised(tmp_path, told):
+def test_without_a_report_nothing_is_synthesised(tmp_path, snapshot):
     assert synthesis_of(tmp_path / "absent") is None
     (tmp_path / "csynth.rpt").write_text("a text report alone is not enough\n")
     (tmp_path / "csynth.xml").mkdir()
     assert synthesis_of(tmp_path) is None
     assert synthesis_of(tmp_path) is None
-    told(standing(tmp_path))
+    snapshot(standing(tmp_path))
 
 
 @pytest.mark.parametrize("layout", ["hls/syn/report", "project/solution1/syn/report", "."])
@@ -220,12 +220,12 @@ def test_a_damaged_report_is_no_synthesis(written, tmp_path):
             judge(tmp_path)
 
 
-def test_several_reports_are_refused(written, tmp_path, told):
+def test_several_reports_are_refused(written, tmp_path, snapshot):
     written(CSYNTH, "a/csynth.xml")
     written(CSYNTH, "b/csynth.xml")
     with pytest.raises(SynthesisReportError) as error:
         synthesis_of(tmp_path)
-    told(one_line(error))
+    snapshot(one_line(error))
 
 
 def test_no_kernel_of_ours_is_synthesised():
@@ -277,14 +277,14 @@ def refusals(read, written, texts):
     return "\n".join(lines)
 
 
-def test_damaged_or_truncated_timing_is_refused(written, told):
+def test_damaged_or_truncated_timing_is_refused(written, snapshot):
     text = (DATA / "timing_failed.rpt").read_text()
     damages = (("Design Timing Summary", "Design Summary"), ("-0.421", "slow"), ("-318.250  ", ""))
     assert all(old in text for old, _ in damages)
     ends = ("| ----", "    WNS(ns)", "    -------", "     -0.421     -318")
     broken = [text.replace(old, new) for old, new in damages]
     broken += [text[: text.index(end) + len(end)] for end in ends]
-    told(refusals(read_timing, written, broken))
+    snapshot(refusals(read_timing, written, broken))
 
 
 def test_utilisation_is_read():
@@ -311,7 +311,7 @@ def test_utilisation_left_out_is_none_and_a_tiny_share_is_worked_out(written):
     assert found["dsp"] == site_use(2054, 9024, pytest.approx(100 * 2054 / 9024))
 
 
-def test_damaged_utilisation_is_refused(written, told):
+def test_damaged_utilisation_is_refused(written, snapshot):
     broken = (
         "",
         "| Ref Name | Used |\n| FDRE | 5 |\n",
@@ -320,7 +320,7 @@ def test_damaged_utilisation_is_refused(written, told):
         "| Site Type | Used |\n| DSPs | 20 |\n",
         "| Site Type | Used |\n| DSPs | few |\n",
     )
-    told(refusals(read_utilisation, written, broken))
+    snapshot(refusals(read_utilisation, written, broken))
 
 
 def test_unreadable_reports_are_refused(tmp_path):

@@ -114,7 +114,7 @@ def test_names_and_suffix_are_checked(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_shorter_file_is_refused_in_one_line(container, told):
+def test_every_shorter_file_is_refused_in_one_line(container, snapshot):
     data, lines = container.read_bytes(), []
     for n_bytes in (0, 7, 8, 300, 455, 456, 700, len(data) // 2, len(data) - 1):
         container.write_bytes(data[:n_bytes])
@@ -122,18 +122,18 @@ def test_every_shorter_file_is_refused_in_one_line(container, told):
             read_container(container)
         lines.append(str(caught.value))
     sizes = {"size": len(data), "half": len(data) // 2, "all but one": len(data) - 1}
-    told("\n".join(lines), **{name: f"{n:,}" for name, n in sizes.items()})
+    snapshot("\n".join(lines), **{name: f"{n:,}" for name, n in sizes.items()})
 
 
-def test_foreign_and_absent_files_are_refused(tmp_path, told):
+def test_foreign_and_absent_files_are_refused(tmp_path, snapshot):
     with pytest.raises(BitstreamError) as caught:
         read_container(tmp_path / "none.xclbin")
-    told(str(caught.value), "absent")
+    snapshot(str(caught.value), "absent")
     path = tmp_path / "image.xclbin"
     path.write_bytes(b"\x89PNG" + bytes(1000))
     with pytest.raises(BitstreamError) as caught:
         read_container(path)
-    told(str(caught.value), "foreign")
+    snapshot(str(caught.value), "foreign")
 
 
 @settings(max_examples=examples(300), deadline=None)

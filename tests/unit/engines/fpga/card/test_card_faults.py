@@ -160,12 +160,12 @@ def test_a_card_that_says_completed_and_has_not_computed(bench, name):
         assert len(one.strike(fault)) == 1, group
 
 
-def test_a_card_that_never_computes_is_an_error_in_one_line(bench, told):
+def test_a_card_that_never_computes_is_an_error_in_one_line(bench, snapshot):
     one = bench()
     one.script.add(Fault("stale", times=100_000))
     with pytest.raises(EngineCrashed) as caught:
         one.ask()
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
 @pytest.mark.parametrize("name", NAMES)

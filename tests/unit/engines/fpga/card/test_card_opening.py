@@ -213,14 +213,16 @@ def test_a_card_of_another_platform_is_left_alone(card_root, machine, made):
     decoder.close()
 
 
-def test_a_file_that_was_changed_since_it_was_checked_is_not_loaded(card_root, machine, made, told):
+def test_a_file_that_was_changed_since_it_was_checked_is_not_loaded(
+    card_root, machine, made, snapshot
+):
     args = (cards.tensors(card_root, NAMED), cards.int8_models.library("fast"))
     setups = real(made, machine, (0,)).setups
     with made[0].open("ab") as file:
         file.write(b"x")
     with pytest.raises(BitstreamError) as caught:
         CardDecoder(*args, setups)
-    told(str(caught.value), file=made[0])
+    snapshot(str(caught.value), file=made[0])
 
 
 def test_a_card_that_is_not_there_is_told_in_one_line(machine, made):
@@ -229,18 +231,18 @@ def test_a_card_that_is_not_there_is_told_in_one_line(machine, made):
     assert (caught.value.key, caught.value.value) == ("engine.offload.cards", 5)
 
 
-def test_an_emulation_mode_is_refused_with_a_card_s_bitstream(machine, made, monkeypatch, told):
+def test_an_emulation_mode_is_refused_with_a_card_s_bitstream(machine, made, monkeypatch, snapshot):
     monkeypatch.setenv("XCL_EMULATION_MODE", "hw_emu")
     with pytest.raises(ConfigError) as caught:
         real(made, machine, (0,))
-    told(str(caught.value))
+    snapshot(str(caught.value))
 
 
-def test_a_card_is_reset_only_by_an_engine_with_a_process_of_its_own(machine, made, told):
+def test_a_card_is_reset_only_by_an_engine_with_a_process_of_its_own(machine, made, snapshot):
     (shared,) = real(made, machine, (0,), may_reset=False).setups
     with pytest.raises(DriverError) as caught:
         shared.reset("0000:3b:00.1")
-    told(str(caught.value))
+    snapshot(str(caught.value))
     assert real(made, machine, (0,)).setups[0].reset is reset_card
 
 
@@ -250,7 +252,7 @@ def test_a_bitstream_for_cards_needs_amd_s_pyxrt(made, monkeypatch):
         on_cards(*made, KernelBackend("xrt", made[0]))
 
 
-def test_who_runs_the_kernels_is_refused_in_one_line(told):
+def test_who_runs_the_kernels_is_refused_in_one_line(snapshot):
     lines = []
     for arguments in (
         ("asic",), ("xrt", None, (0, 0)), ("xrt", None, ()), ("csim", Path("x.xclbin")),
@@ -258,7 +260,7 @@ def test_who_runs_the_kernels_is_refused_in_one_line(told):
         with pytest.raises(ConfigError) as caught:
             KernelBackend(*arguments)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_auto_falls_back_where_the_emulation_cannot_be_had(card_root, monkeypatch, caplog):

@@ -218,7 +218,7 @@ def test_all_arguments_that_see_a_buffer_are_wired_to_one_bank():
 
 
 def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(
-    card_root, make_cards, monkeypatch, told
+    card_root, make_cards, monkeypatch, snapshot
 ):
     root, name = card_root, "llama_reward"
     tensors, library = cards.tensors(root, name), cards.int8_models.library("fast")
@@ -237,4 +237,4 @@ def test_what_a_bank_does_not_hold_is_neither_loaded_nor_sent(
     small[bank_of("low")] = 1_000
     with pytest.raises(CheckpointError) as caught:
         CardDecoder(tensors, library, found.setups)
-    told(str(caught.value))
+    snapshot(str(caught.value))

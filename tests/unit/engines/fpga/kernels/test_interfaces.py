@@ -75,7 +75,7 @@ def test_a_signature_and_its_pragmas_become_arguments(source):
     assert found.bundles == ("gmem_a", "gmem")
 
 
-def test_a_source_that_does_not_say_enough_is_refused(source, told):
+def test_a_source_that_does_not_say_enough_is_refused(source, snapshot):
     lines = []
     for old, new in (
         ("void thing_krnl", "void other_krnl"),
@@ -88,7 +88,7 @@ def test_a_source_that_does_not_say_enough_is_refused(source, told):
         with pytest.raises(BuildError) as caught:
             read_interface(source(SOURCE.replace(old, new)), "thing_krnl")
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_kernels_that_are_not_there_are_refused(tmp_path):
@@ -206,14 +206,14 @@ def test_the_connectivity_file_names_every_unit_and_buffer():
     assert sum(line.startswith("sp=") for line in lines) == sum(len(k.buffers) for k in kernels)
 
 
-def test_an_argument_without_a_bank_or_beyond_the_card_is_refused(source, told):
+def test_an_argument_without_a_bank_or_beyond_the_card_is_refused(source, snapshot):
     kernel = read_interface(source(SOURCE), "thing_krnl")
     lines = []
     for banks in ({}, {"thing": {"a": Bank("all", 1, 2)}}):
         with pytest.raises(BuildError) as caught:
             BankMap(2, 1024, banks).bank(kernel, "a")
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_a_card_without_such_channels_is_refused():

@@ -66,7 +66,7 @@ def read(folder, changes):
     return read_config(folder)
 
 
-def test_a_model_wider_than_the_buffers_is_refused(tmp_path, told):
+def test_a_model_wider_than_the_buffers_is_refused(tmp_path, snapshot):
     lines = []
     for changes in (
         {"intermediate_size": 32_769},
@@ -77,7 +77,7 @@ def test_a_model_wider_than_the_buffers_is_refused(tmp_path, told):
         with pytest.raises(CheckpointError) as caught:
             check_widths(read(tmp_path, changes), tmp_path / "config.json")
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))
 
 
 def test_the_widest_products_that_the_kernel_computes_are_accepted(tmp_path):

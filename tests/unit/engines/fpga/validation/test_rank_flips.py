@@ -86,10 +86,10 @@ def test_the_low_margin_tenth(margins, seed):
     assert not len(rest) or found[low].max() <= rest.min()
 
 
-def test_the_table(told):
+def test_the_table(snapshot):
     exact = np.random.default_rng(0).normal(size=(2000, 2)).astype(np.float32)
     study = study_of(exact, {"FP16": exact, "INT4 weights": -exact})
-    told("\n".join(study.lines()))
+    snapshot("\n".join(study.lines()))
 
 
 # ---------------------------------------------------------------- of a model
@@ -267,20 +267,20 @@ def test_a_bad_line_is_named_with_what_is_allowed(tmp_path, tiny_reward, what):
     assert "\n" not in str(caught.value)
 
 
-def test_text_needs_a_tokenizer_that_belongs_to_the_model(tmp_path, tiny_reward, told):
+def test_text_needs_a_tokenizer_that_belongs_to_the_model(tmp_path, tiny_reward, snapshot):
     file = write(tmp_path / "p.jsonl", GOOD, {"chosen": "w5", "rejected": "w63"})
     with pytest.raises(DataError) as caught:
         read_pairs(file, tmp_path, 64)
-    told(str(caught.value), "without one")
+    snapshot(str(caught.value), "without one")
     with pytest.raises(DataError) as caught:
         read_pairs(file, tiny_reward, 63)
-    told(str(caught.value), "of another vocabulary")
+    snapshot(str(caught.value), "of another vocabulary")
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match="tokenizer"):
         read_pairs(file, tmp_path, 64)
 
 
-def test_files_that_hold_no_pairs(tmp_path, told):
+def test_files_that_hold_no_pairs(tmp_path, snapshot):
     write(tmp_path / "empty.jsonl", "", "  ")
     (tmp_path / "latin.jsonl").write_bytes(b'{"chosen": "\xff"}\n')
     lines = []
@@ -288,4 +288,4 @@ def test_files_that_hold_no_pairs(tmp_path, told):
         with pytest.raises(DataError) as caught:
             read_pairs(tmp_path / f"{name}.jsonl", tmp_path, 64)
         lines.append(str(caught.value))
-    told("\n".join(lines))
+    snapshot("\n".join(lines))

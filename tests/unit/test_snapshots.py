@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.told import FOLDER, TESTS, difference, neutral, read, write
+from tests.snapshots import FOLDER, TESTS, difference, neutral, read, write
 
 
 def test_each_recorded_text_is_of_a_test():
@@ -64,6 +64,6 @@ def test_figures_may_be_one_off_in_their_last_digit_and_words_nothing(
     assert (difference(tmp_path / "test_x.txt", "test_a", f"{now}\n") == "") == is_same
 
 
-def test_a_text_is_the_one_that_was_recorded(told, tmp_path):
-    told(f"in {tmp_path}\n", "of a folder")
-    told("counts: 3", count=3)
+def test_a_text_is_the_one_that_was_recorded(snapshot, tmp_path):
+    snapshot(f"in {tmp_path}\n", "of a folder")
+    snapshot("counts: 3", count=3)

@@ -1,14 +1,14 @@
-"""Texts for a reader, as they were when somebody last read them.
+"""Snapshots of what commands and pages say.
 
-A test hands what a command or a page says to the fixture `told`, which compares it with the text
-recorded in ``tests/told/``: a file for each file of tests, a section for each test. Wording is then
-read and changed in one place:
+A test hands a text to the fixture `snapshot`, which compares it with the one recorded in
+``tests/snapshots/``: a file for each file of tests, a section for each test. The wording of a
+command is then read and changed in one place:
 
-    pytest tests/unit/cli --renew       # record what is said now; git shows what has changed
+    pytest tests/unit/cli --renew       # record the texts as they are now; git shows the change
 
-Words and counts are compared to the letter. Figures with decimals, long ones and times of the day
-may be one off in their last digit, since sums add up and solvers end in an order that suits the
-machine: that a figure is right is for tests of values.
+Words and counts are compared exactly. Figures with decimals, numbers of four digits or more and
+times of day may differ by one in the last digit: the order in which sums and solvers compute
+depends on the machine. A snapshot does not show that a figure is right; tests of values do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-FOLDER = TESTS / "told"
+FOLDER = TESTS / "snapshots"
 
 _HEAD = re.compile(r"^=== (.+)\n", re.MULTILINE)
 _FIGURE = re.compile(r"(?<![\w.])(\d\d:\d\d|\d[\d,]*\.\d+|\d[\d,]{3,})(?![\w.]*\d)")
