@@ -248,8 +248,9 @@ def _be(words: Sequence[str], env: Mapping[str, str], outputs: Sequence[int]) ->
     for file, number in zip(outputs, (1, 2), strict=True):
         os.dup2(file, number)
         os.close(file)
-    # Of their own kind of file: a stream knows from its beginning whether it can seek.
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    # New ones: a stream knows from its beginning whether its file can seek.
+    lines = 1 if env.get("PYTHONUNBUFFERED") else -1
+    sys.stdout = open(1, "w", lines, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folders = env.get("PYTHONPATH", "").split(os.pathsep)

@@ -164,11 +164,8 @@ def _become(link: socket.socket) -> NoReturn:
         os.chdir(asked["cwd"])
         threading.Thread(target=_end_with, args=(link,), daemon=True).start()
         os.execvp = _run_here
-        for number, file in enumerate(files):
-            os.dup2(file, number)
+        os.dup2(files[0], 0)
         os.close(files[0])
-        # Those of the prepared process take each output for a file, as its log is.
-        sys.stdout, sys.stderr = (os.fdopen(n, "w", 1, "utf-8", closefd=False) for n in (1, 2))
         code = forks.exit_code(asked["argv"], asked["env"], files[1:])
         link.send(bytes([code & 0xFF]))
     finally:
