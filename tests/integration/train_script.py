@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ import torch
 
 from ecorl.config import validate_config
 from ecorl.errors import RunError
+from ecorl.ledger import LedgerReader
+from ecorl.records import Stage
 from roll_adapters.trl_hooks import attach
 from tests.integration.checks import outcome
 from tests.integration.tiny_trainer import TinyTask, tiny_trainer
@@ -42,11 +45,13 @@ def train(settings, rank: int) -> None:
             attach(trainer, validate_config(settings["config"]))
         (folder / f"refused-{rank}.txt").write_text(str(caught.value), "utf-8")
         return
+    attached = None
     if settings["config"] is not None:
-        attach(trainer, validate_config(settings["config"]), resume_from_checkpoint=resume)
+        config = validate_config(settings["config"])
+        attached = attach(trainer, config, resume_from_checkpoint=resume)
     kill = settings.get("kill")
-    if kill is not None and kill["rank"] == rank and resume is None:
-        trainer.add_callback(killer(kill["step"]))
+    if kill is not None and resume is None:
+        trainer.add_callback(killer(kill["step"], attached, dies=kill["rank"] == rank))
     change = settings.get("change")
     if change is not None and change["rank"] == rank:
         trainer.add_callback(changer(trainer.reward_funcs[0], change["step"]))
@@ -83,16 +88,35 @@ def break_gear(trainer, step: int):
     GearedModel.engage = broken
 
 
-def killer(step: int):
-    """Make a callback that ends this process at once when a step begins."""
+def killer(step: int, attached, *, dies: bool):
+    """Make a callback that ends one process at once when a step begins.
+
+    The others have recorded the step before by then: what is on its way to the record dies too.
+    """
     from transformers import TrainerCallback
 
     class Kill(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
             if state.global_step == step:
-                os.kill(os.getpid(), signal.SIGKILL)
+                wait_for_record(attached.runtime, step)
+                if dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
     return Kill()
+
+
+def wait_for_record(runtime, step: int) -> None:
+    """Wait until the training of a step stands in the record, behind all else of it."""
+    is_there = [False]
+    while not is_there[0]:
+        runtime.settle()  # of all processes together
+        if runtime.is_head:
+            runtime.record.flush()
+            with LedgerReader(runtime.record.path) as reader:
+                rows = [row.result for row in reader.executions()]
+            is_there = [any(r.iteration == step and r.stage is Stage.ACTOR_TRAIN for r in rows)]
+        torch.distributed.broadcast_object_list(is_there)
+        time.sleep(0.02)
 
 
 def changer(model, step: int):
