@@ -95,16 +95,20 @@ def test_members_that_die_in_a_step_and_then_all_of_them(elastic_cluster, tmp_pa
             (Point.SHARING, "member-1"): (DIES, 2),
         }
     )
+    dying = {member for _, member in drill.plans}
     options = {"checkpoint_every": 5, "patience": PATIENCE, "drill": drill}
     with training(tmp_path, task, width=2, **options) as trainer:
         trainer.train(100_000, until(trainer, 2, after="member-1"))
         n_steps = trainer.n_done + 3
         result = trainer.train(n_steps)
         check_whole(trainer, result, task, n_steps)
-    lost = [who for kind, who in seen(result) if kind is LOST]
-    assert lost == ["member-2", "member-3", "member-1"]
-    # It had applied step 3, as had the other or not: step 4 was not committed.
-    assert (REDONE, "step 4") in seen(result)
+    dead = [who for kind, who in seen(result) if kind in (LOST, JOINER) and who in dying]
+    assert dead == ["member-2", "member-3", "member-1"]
+    assert (LOST, "member-1") in seen(result)
+    # A machine may be so busy that member-2 is given up before it has joined.
+    if (LOST, "member-2") in seen(result):
+        # It had applied step 3, as had the other or not: step 4 was not committed.
+        assert (REDONE, "step 4") in seen(result)
     # Back to the newest checkpoint: no more than its steps were computed again.
     assert 2 <= result.n_redone <= 2 + 5
 

@@ -85,6 +85,7 @@ def test_with_the_host_as_accelerator_the_numbers_are_those_of_plain_trl(
     assert rows == [] or "host_cpu (host_process)" in page.getvalue()
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_on_another_machine_of_a_cluster_too(ray_nodes, make_trainer, tmp_path):
     import ray

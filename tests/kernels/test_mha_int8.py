@@ -52,7 +52,8 @@ def in_pages(lib, keys, values):
 # ---------------------------------------------------------------- sources
 
 
-@pytest.mark.parametrize("build", ["strict", pytest.param("fast", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("build", ["strict", "fast"])
 def test_bench_under_sanitisers(require_tool, tmp_path, build):
     require_tool("hls_headers")
     require_tool("make")
