@@ -49,8 +49,9 @@ demo-ray: install csim
 	@$(BIN)/python -m roll_adapters.demo.two_machines --set run_dir=runs/demo-ray-$$(date +%Y%m%d-%H%M%S)
 
 # A file's tests go to one worker, which makes what they share once; tests/conftest.py orders the files.
-# Three for two cores: in the fourth part of the time a worker waits, for a child or a clock.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25
+# More workers than two cores gain nothing: the trainings over several processes then wait for each
+# other.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 # The checks run beside each other; the tests take all cores.
 test: install
 	@$(MAKE) --no-print-directory -j 2 checks

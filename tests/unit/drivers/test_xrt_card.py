@@ -218,7 +218,7 @@ def test_a_run_without_an_end_is_a_time_out(card, machine):
     run.start()
     assert run.state() is RunState.RUNNING
     with pytest.raises(DriverTimeout, match="gemm_int8_krnl "):
-        run.wait(time.monotonic() + 0.1)
+        run.wait(time.monotonic() + 0.5)
     assert 0 < machine.longest_wait_ms <= LONGEST_WAIT_MS
 
 

@@ -65,7 +65,8 @@ def test_nothing_is_waited_for_behind_the_last_step(tmp_path, turning_grid):
         run.step()
         turning_grid.until_turned(1)
         assert run.step()
-    assert commands(tmp_path / "run") == [(Command.RUN, "clean")]
+    # A busy machine hears of the grid after its first decision.
+    assert {command for command, _ in commands(tmp_path / "run")} == {Command.RUN}
 
 
 def test_the_budget_ends_a_loop(tmp_path, record):
