@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import re
 import subprocess
@@ -204,8 +205,10 @@ def test_what_hangs_is_killed_at_the_end(write):
     before, end_s = set(multiprocessing.active_children()), time.time() + 0.3
     assert list(quick.run_tests([path], end_s + 3600, end_s)) == [Outcome(path, is_whole=False)]
     # By its number: who has waited for a process elsewhere leaves its object in the dark.
-    own = [c.pid for c in set(multiprocessing.active_children()) - before]
-    left = [psutil.Process(pid) for pid in own if psutil.pid_exists(pid)]
+    left = []
+    for child in set(multiprocessing.active_children()) - before:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.append(psutil.Process(child.pid))
     assert not psutil.wait_procs(left, 240)[1]
 
 
