@@ -107,6 +107,7 @@ def rarely_clean(folder):
     """A table ``[carbon]`` with the default controller, on a grid that is clean an hour a day.
 
     An hour is a tenth of a second, so that a decision falls into a dirty one nearly always.
+    Decisions are as frequent as can be: a fast machine has steps left for a second one, too.
     """
     path = write(folder, two(([400.0] * 23 + [200.0]) * 300), "RARELY_2022.csv")
     feed = {
@@ -114,7 +115,7 @@ def rarely_clean(folder):
         "starts_at": "2022-01-21T00:00:00Z",
     }  # fmt: skip
     control = {"controller": "stochastic", "slack": 3.0}
-    return {"recheck_s": 0.5, "stale_after_s": 60.0, "feeds": [feed], "control": control}
+    return {"recheck_s": 0.1, "stale_after_s": 60.0, "feeds": [feed], "control": control}
 
 
 def test_a_run_under_a_controller_ends_with_the_weights_of_one_without(

@@ -110,3 +110,6 @@ class TorchRanks:
     def leave(self) -> None:
         """Free the group's connections. See `Ranks`."""
         self._dist.destroy_process_group(self._group)
+        # The connections are closed with the last reference to the group, and this object can
+        # stand in a cycle that is collected much later.
+        self._group = None

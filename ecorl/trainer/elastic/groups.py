@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -204,14 +205,13 @@ class ProcessGroup:
     def _wait(self, work: Any) -> None:
         """Wait for a collective in turns, until it is over or the group is aborted."""
         while not work.is_completed():
-            try:
+            # A turn raises when it is over and when the collective has failed, and a collective
+            # can complete after its turn: the wait behind the loop tells what became of it.
+            with suppress(RuntimeError):
                 work.wait(_TURN)
-            except RuntimeError:
-                if work.is_completed():
-                    raise
-                if self._aborted.is_set():
-                    self._is_broken = True
-                    raise CollectiveFailed(f"{self.spec.name} was aborted") from None
+            if self._aborted.is_set() and not work.is_completed():
+                self._is_broken = True
+                raise CollectiveFailed(f"{self.spec.name} was aborted")
         work.wait()
 
     def _poll(self, work: Any) -> None:
