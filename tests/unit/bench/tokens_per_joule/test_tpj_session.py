@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from ecorl.bench.tokens_per_joule.summary import over_seeds
 from ecorl.config import validate_config
 from ecorl.errors import RunError, UserError
 from ecorl.ledger import LedgerReader
+from tests.forks import Fork
 from tests.toy_adapter import POWER_W, TOKENS, make_plugin
 
 ROOT = Path(__file__).parents[4]
@@ -241,10 +240,9 @@ def test_an_adapter_that_cannot_train_supervised_is_a_missing_cell(toy, tmp_path
 def command(tmp_path, *words, **env):
     path = tmp_path / "toy.toml"
     path.write_text(config_text(tmp_path))
-    return subprocess.Popen(
-        [sys.executable, "-m", "ecorl.cli", "bench", "tokens-per-joule", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **env}, start_new_session=True,
+    return Fork(
+        "-m", "ecorl.cli", "bench", "tokens-per-joule", *words,
+        cwd=tmp_path, env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **env}, new_session=True,
     )  # fmt: skip
 
 

@@ -131,10 +131,23 @@ print(len(lines), Path(first.__file__).parent.name)
 """
 
 
-def test_two_processes_at_once_compile_it_once(tmp_path, own_environment):
-    for tool in ("gxx", "xrt"):
-        demand(tool)
-    environment = {**os.environ, "ECORL_CACHE": str(tmp_path)}
+# It stands in for the compiler, which takes 20 s: the module that `module` compiled is its answer.
+ANSWERS_SLOWLY = """#!/bin/sh
+case "$*" in *--version*) exec g++ "$@";; esac
+echo compiled >> "{log}"
+sleep 0.7
+while [ "$1" != -o ]; do shift; done
+exec cp "{compiled}" "$2"
+"""
+
+
+def test_two_processes_at_once_compile_it_once(module, tmp_path):
+    log, compiler = tmp_path / "log", tmp_path / "slow-cxx"
+    compiler.write_text(ANSWERS_SLOWLY.format(log=log, compiled=module.__file__))
+    compiler.chmod(0o755)
+    environment = {**os.environ, "ECORL_CACHE": str(tmp_path), "CXX": str(compiler)}
+    for name in (opening.MODE, opening.ROOT):
+        environment.pop(name, None)
     children = [
         subprocess.Popen(
             [sys.executable, "-c", OPEN_ONE], env=environment, stdout=subprocess.PIPE, text=True
@@ -144,6 +157,7 @@ def test_two_processes_at_once_compile_it_once(tmp_path, own_environment):
     said = [child.communicate(timeout=250)[0].split() for child in children]
     assert all(child.returncode == 0 for child in children)
     assert sorted(count for count, _ in said) == ["0", "1"]
+    assert log.read_text().split() == ["compiled"]
     assert len({folder for _, folder in said}) == 1
     assert len(list(tmp_path.glob("csim/xrt-*/"))) == 1
 
